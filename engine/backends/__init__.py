@@ -1,0 +1,1 @@
+"""Devices that run plans: webgpu, cpu and null."""

@@ -1,0 +1,75 @@
+"""What every device can do. The engine knows devices only by this protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from engine.plan import Plan, Tensor, Traits, Weight
+from engine.weights.loading import ShardJobs
+
+Progress = Callable[[int, int], None]
+Buffer = bytes | bytearray | memoryview
+
+
+class Shards(Protocol):
+    """Verified shards of a model, read in order."""
+
+    def read(self, index: int) -> Awaitable[object]:
+        """The bytes of one shard, in whatever form the device's ``upload`` takes."""
+        ...
+
+
+class Device(Protocol):
+    """Runs plans. Buffers live from ``allocate`` to ``close`` and go by tensor name."""
+
+    traits: Traits
+
+    async def allocate(self, tensors: Iterable[Tensor]) -> None:
+        """Create the weights, KV pools and state tensors, zeroed."""
+        ...
+
+    async def upload(self, shard: object, jobs: ShardJobs) -> None:
+        """Take the next shard and fill the weights it holds."""
+        ...
+
+    async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
+        """Make plans ready to run, activations included."""
+        ...
+
+    def write(self, tensor: Tensor, data: Buffer, offset: int = 0) -> None:
+        """Write bytes into a state tensor; in order with the runs around it."""
+        ...
+
+    def run(
+        self, plans: Sequence[str], tokens: int, repeat: int, first: int, count: int
+    ) -> Awaitable[list[int]]:
+        """Run plans ``repeat`` times on ``tokens`` tokens; resolves to ``count`` sampled ids from
+        place ``first`` of the ring on, once the work is done."""
+        ...
+
+    async def read(self, tensor: Tensor) -> bytes:
+        """The bytes of a state, KV or weight tensor (first plane), for tests and measurements."""
+        ...
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes held, by label."""
+        ...
+
+    def close(self) -> None:
+        """Free all buffers."""
+        ...
+
+
+def persistent_tensors(plans: Iterable[Plan]) -> dict[str, Tensor]:
+    """Weights, KV pools and state of plans, by name."""
+    found: dict[str, Tensor] = {}
+    for plan in plans:
+        for role in ("weight", "kv", "state"):
+            found |= plan.tensors(role)
+    return found
+
+
+def weights_of(plans: Iterable[Plan]) -> list[Weight]:
+    """The weights that plans use."""
+    return [t for t in persistent_tensors(plans).values() if isinstance(t, Weight)]

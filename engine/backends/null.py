@@ -1,0 +1,59 @@
+"""The null device: records what it is asked and computes nothing; for planning tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from engine.backends.base import Buffer, Progress
+from engine.plan import Plan, Tensor, Traits
+from engine.weights.loading import ShardJobs
+
+
+class NullDevice:
+    """Every sampled id is 0. ``log`` holds (plans, tokens, repeat) of each run and
+    (tensor name, offset, bytes) of each write."""
+
+    def __init__(self, traits: Traits | None = None) -> None:
+        self.traits = traits or Traits()
+        self.log: list[tuple[object, ...]] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.plans: dict[str, Plan] = {}
+
+    async def allocate(self, tensors: Iterable[Tensor]) -> None:
+        """Remember the tensors."""
+        self.tensors |= {t.name: t for t in tensors}
+
+    async def upload(self, shard: object, jobs: ShardJobs) -> None:
+        """Take a shard and forget it."""
+
+    async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
+        """Remember the plans."""
+        self.plans |= {p.name: p for p in plans}
+        progress(1, 1)
+
+    def write(self, tensor: Tensor, data: Buffer, offset: int = 0) -> None:
+        """Log the write."""
+        self.log.append((tensor.name, offset, bytes(data)))
+
+    async def run(
+        self, plans: Sequence[str], tokens: int, repeat: int, first: int, count: int
+    ) -> list[int]:
+        """Log the run."""
+        self.log.append((tuple(plans), tokens, repeat))
+        return [0] * count
+
+    async def read(self, tensor: Tensor) -> bytes:
+        """Zeros."""
+        return bytes(tensor.nbytes)
+
+    def memory(self) -> Mapping[str, int]:
+        """What the tensors would take."""
+        held: dict[str, int] = {}
+        for tensor in self.tensors.values():
+            held[tensor.role] = held.get(tensor.role, 0) + tensor.nbytes
+        return held
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.tensors.clear()
+        self.plans.clear()

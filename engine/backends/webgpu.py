@@ -1,0 +1,103 @@
+"""The WebGPU device: drives worker/gpu.mjs. The only file that imports from Pyodide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any
+
+from engine.backends.base import Buffer, Progress
+from engine.backends.wire import plans_to_wire, shader_to_wire, slots_to_wire, tensors_to_wire
+from engine.config import Activations
+from engine.errors import OctavoError
+from engine.plan import Plan, Tensor, Traits, Weight
+from engine.weights.loading import ShardJobs, repack_kernels
+
+# Fewer lanes than this gain nothing over workgroup memory.
+MIN_SUBGROUP = 8
+
+
+def traits_of(description: Mapping[str, Any], activations: Activations) -> Traits:
+    """The traits of an adapter that gpu.mjs described. A software adapter gets kernels without
+    barriers and, unless told otherwise, 8-bit activations: there, nothing else is fast enough."""
+    software = bool(description["software"])
+    subgroup = int(description["subgroup"])
+    if activations == "auto":
+        activations = "q8" if software else "f32"
+    return Traits(
+        kind="webgpu",
+        name=str(description["name"]),
+        software=software,
+        subgroup=subgroup if subgroup >= MIN_SUBGROUP and not software else 0,
+        barriers=not software,
+        activations=activations,
+        chunk=16 if software else 256,
+        max_binding_bytes=int(description["max_binding_bytes"]),
+        max_buffer_bytes=int(description["max_buffer_bytes"]),
+        workgroup_bytes=int(description["workgroup_bytes"]),
+    )
+
+
+class WebGpuDevice:
+    """Plans replayed by the player; ``gpu`` is an instance of its ``Gpu`` class."""
+
+    def __init__(self, gpu: Any, activations: Activations) -> None:
+        self._gpu = gpu
+        self.traits = traits_of(json.loads(gpu.describe()), activations)
+        self._kernels = json.dumps(
+            {name: shader_to_wire(s, s.code()) for name, s in repack_kernels().items()}
+        )
+
+    async def allocate(self, tensors: Iterable[Tensor]) -> None:
+        """Create buffers; OctavoError gpu.limits if one is larger than the adapter allows."""
+        buffers = tensors_to_wire(tensors)
+        limit = min(self.traits.max_binding_bytes, self.traits.max_buffer_bytes)
+        for buffer in buffers:
+            if buffer["bytes"] > limit:
+                raise OctavoError(
+                    "gpu.limits",
+                    f"{buffer['name']} takes {buffer['bytes']:,} bytes; this GPU allows {limit:,}.",
+                    "Choose a smaller model, a shorter context, or device=cpu.",
+                )
+        await self._gpu.allocate(json.dumps(buffers))
+
+    async def upload(self, shard: object, jobs: ShardJobs) -> None:
+        """Hand a shard, a JavaScript Uint8Array, to the GPU; it never enters Python's memory."""
+        wire = json.dumps([job.to_wire() for job in jobs.jobs])
+        await self._gpu.upload(shard, int(jobs.carry), wire, self._kernels)
+
+    async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
+        """Compile all pipelines."""
+        await self._gpu.allocate(json.dumps(slots_to_wire(plans)))
+        await self._gpu.compile(json.dumps(plans_to_wire(plans)), progress)
+
+    def write(self, tensor: Tensor, data: Buffer, offset: int = 0) -> None:
+        """Queue a write."""
+        from pyodide.ffi import to_js
+
+        self._gpu.write(tensor.name, offset, to_js(data))
+
+    def run(
+        self, plans: Sequence[str], tokens: int, repeat: int, first: int, count: int
+    ) -> Awaitable[list[int]]:
+        """Replay plans. They are submitted at once; only the ids are waited for."""
+        return _ids(self._gpu.run(",".join(plans), tokens, repeat, first, count))
+
+    async def read(self, tensor: Tensor) -> bytes:
+        """Read a buffer back; of a weight, its first plane."""
+        name = f"{tensor.name}/{tensor.planes[0].suffix}" if isinstance(tensor, Weight) else tensor.name
+        data: bytes = (await self._gpu.read(name, 0, tensor.nbytes)).to_bytes()
+        return data
+
+    def memory(self) -> Mapping[str, int]:
+        """GPU bytes by label."""
+        held: dict[str, int] = json.loads(self._gpu.memory())
+        return held
+
+    def close(self) -> None:
+        """Destroy all buffers; the device itself stays for the next model."""
+        self._gpu.clear()
+
+
+async def _ids(promise: Any) -> list[int]:
+    return list((await promise).to_py())

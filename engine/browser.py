@@ -1,0 +1,81 @@
+"""The browser's worker as the engine's host: wraps the object that worker.mjs hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from engine.backends.base import Device
+from engine.backends.cpu import CpuDevice
+from engine.backends.webgpu import WebGpuDevice
+from engine.config import LoadConfig
+from engine.errors import CODES, OctavoError
+from engine.tokenizer import Encoder
+
+NO_ADAPTER = "This browser offers no GPU adapter (WebGPU), so the CPU computes the answers."
+SOFTWARE_ADAPTER = "The only WebGPU adapter is a slow software one, so the CPU computes the answers."
+
+
+class _JsEncoder:
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text).to_py())
+
+
+class BrowserHost:
+    """``js`` is {shards, gpu, openTokenizer, installNumpy, now, post}; see worker/worker.mjs."""
+
+    def __init__(self, js: Any) -> None:
+        self._js = js
+
+    async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
+        """The manifest; the download goes on."""
+        return str(await self._js.shards.open(manifest, progress))
+
+    async def read_shard(self, index: int) -> Any:
+        """A shard as a JavaScript Uint8Array."""
+        return await self._js.shards.read(index)
+
+    def head_of(self, shard: Any, count: int) -> bytes:
+        """The first bytes of a shard, copied into Python."""
+        data: bytes = shard.subarray(0, count).to_bytes()
+        return data
+
+    def cancel_shards(self) -> None:
+        """Stop the download."""
+        self._js.shards.cancel()
+
+    async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
+        """A GPU if there is a real one (or it was asked for), else the CPU with NumPy."""
+        reason = ""
+        if config.device != "cpu":
+            gpu = await self._js.gpu.request()
+            if not gpu and config.device == "gpu":
+                raise OctavoError("gpu.unavailable", hint="Use device=auto or device=cpu.")
+            if gpu:
+                device = WebGpuDevice(gpu, config.activations)
+                if config.device == "gpu" or not device.traits.software:
+                    return device, ""
+            reason = SOFTWARE_ADAPTER if gpu else NO_ADAPTER
+        await self._js.installNumpy()
+        return CpuDevice(), reason
+
+    async def open_tokenizer(self, json_text: str) -> Encoder:
+        """The Rust tokenizer in WebAssembly."""
+        return _JsEncoder(await self._js.openTokenizer(json_text))
+
+    def now(self) -> float:
+        """Seconds since the worker started."""
+        return float(self._js.now()) / 1e3
+
+
+def as_octavo_error(error: Exception) -> OctavoError:
+    """Any error with its stable code; JavaScript errors may carry one as ``code``."""
+    if isinstance(error, OctavoError):
+        return error
+    code = getattr(error, "code", None)
+    if isinstance(code, str) and code in CODES:
+        return OctavoError(code, str(getattr(error, "message", error)))
+    return OctavoError("internal", f"{type(error).__name__}: {error}")

@@ -1,0 +1,103 @@
+"""Settings of a loaded model and of one answer, with their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from engine.errors import OctavoError
+
+DeviceChoice = Literal["auto", "gpu", "cpu"]
+Activations = Literal["auto", "f32", "q8"]
+DEFAULT_CONTEXT = 2048  # tokens
+DEFAULT_MODEL = "models/smollm2-135m-instruct-q4_1/manifest.json"
+
+
+@dataclass(frozen=True)
+class LoadConfig:
+    """How to load a model: its manifest's address, the device, the context in tokens, and whether
+    activations may be rounded to 8 bits (auto: where only that is fast enough)."""
+
+    model: str = DEFAULT_MODEL
+    device: DeviceChoice = "auto"
+    context: int = DEFAULT_CONTEXT
+    activations: Activations = "auto"
+
+    @classmethod
+    def from_wire(cls, message: Mapping[str, Any]) -> LoadConfig:
+        """Check the fields of a ``load`` request."""
+        return cls(
+            model=_text(message, "model", cls.model),
+            device=cast(DeviceChoice, _one_of(message, "device", ("auto", "gpu", "cpu"))),
+            context=_integer(message, "context", cls.context, 16, 1 << 17),
+            activations=cast(Activations, _one_of(message, "activations", ("auto", "f32", "q8"))),
+        )
+
+
+@dataclass(frozen=True)
+class GenerateConfig:
+    """How to answer: temperature (0 is greedy), most new tokens (None: up to the context), seed."""
+
+    temperature: float = 0.0
+    max_tokens: int | None = None
+    seed: int = 0
+
+    @classmethod
+    def from_wire(cls, message: Mapping[str, Any]) -> GenerateConfig:
+        """Check the fields of a ``generate`` request."""
+        temperature = message.get("temperature", 0.0)
+        if not _is_number(temperature) or not 0 <= temperature <= 100:
+            raise _invalid("temperature", "a number from 0 to 100", temperature)
+        limit = message.get("max_tokens")
+        if limit is not None:
+            limit = _integer(message, "max_tokens", 1, 1, 1 << 20)
+        return cls(float(temperature), limit, _integer(message, "seed", 0, 0, 2**32 - 1))
+
+
+def check_messages(message: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The ``messages`` of a request: a list of role and content; prompt.empty if there is no text."""
+    messages = message.get("messages")
+    if not isinstance(messages, list):
+        raise _invalid("messages", "a list", messages)
+    for entry in messages:
+        if not isinstance(entry, dict) or not all(
+            isinstance(entry.get(key), str) for key in ("role", "content")
+        ):
+            raise _invalid("messages", "a list of {role, content}, both texts", entry)
+    if not messages or not messages[-1]["content"].strip():
+        raise OctavoError("prompt.empty", hint="Type a message first.")
+    return messages
+
+
+def _invalid(field: str, wanted: str, got: object) -> OctavoError:
+    return OctavoError("request.invalid", f"{field} should be {wanted}, not {str(got)[:60]!r}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(message: Mapping[str, Any], field: str, default: str) -> str:
+    value = message.get(field) or default
+    if not isinstance(value, str):
+        raise _invalid(field, "a text", value)
+    return value
+
+
+def _one_of(message: Mapping[str, Any], field: str, choices: tuple[str, ...]) -> str:
+    value = message.get(field) or choices[0]
+    if value not in choices:
+        raise _invalid(field, f"one of {', '.join(choices)}", value)
+    return str(value)
+
+
+def _integer(message: Mapping[str, Any], field: str, default: int, low: int, high: int) -> int:
+    value = message.get(field)
+    if value is None:
+        return default
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise _invalid(field, f"a whole number from {low} to {high}", value)
+    return value

@@ -1,0 +1,48 @@
+"""Errors with stable codes: everything that can go wrong and that a person may see."""
+
+from __future__ import annotations
+
+CODES: dict[str, str] = {
+    "engine.busy": "An answer is already being generated.",
+    "engine.not_loaded": "No model is loaded.",
+    "gguf.invalid": "The file is not a valid GGUF file.",
+    "gguf.truncated": "The file ends too early.",
+    "gguf.version": "The GGUF version is not supported.",
+    "gpu.limits": "The model needs more than the GPU adapter allows.",
+    "gpu.lost": "The GPU device was lost.",
+    "gpu.unavailable": "No usable GPU adapter was found.",
+    "internal": "Something unexpected went wrong.",
+    "manifest.invalid": "The model manifest cannot be used.",
+    "model.architecture": "The model architecture is not supported.",
+    "model.quantization": "The quantization type is not supported.",
+    "model.tensor": "A tensor of the model is missing or has the wrong shape.",
+    "prompt.empty": "The prompt is empty.",
+    "prompt.too_long": "The prompt does not fit into the context.",
+    "request.cancelled": "The request was stopped.",
+    "request.invalid": "The request has a wrong or missing field.",
+    "request.unknown": "The kind of request is unknown.",
+    "shard.hash": "A model shard does not match its hash.",
+    "shard.network": "A model shard could not be downloaded.",
+    "shard.quota": "There is no room to keep the model.",
+    "template.invalid": "The chat template failed.",
+    "tokenizer.unsupported": "The tokenizer kind is not supported.",
+}
+
+
+class OctavoError(Exception):
+    """An error a person can act on.
+
+    ``code`` is one of CODES and never changes meaning; ``message`` is a sentence;
+    ``hint`` says what to do, or is empty.
+    """
+
+    def __init__(self, code: str, message: str = "", hint: str = "") -> None:
+        assert code in CODES, code
+        super().__init__(message or CODES[code])
+        self.code = code
+        self.message = message or CODES[code]
+        self.hint = hint
+
+    def to_wire(self) -> dict[str, str]:
+        """The error as it crosses to the page."""
+        return {"code": self.code, "message": self.message, "hint": self.hint}

@@ -1,0 +1,214 @@
+"""Loading a model: header, device, plans, weights, tokenizer; each told as progress."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.backends.base import Device, persistent_tensors, weights_of
+from engine.chat import ChatTemplate
+from engine.config import LoadConfig
+from engine.errors import OctavoError
+from engine.kv import BlockPool
+from engine.models import ModelConfig, open_model
+from engine.models.plans import DECODE, HEAD, PREFILL, build_plans, rope_table
+from engine.ops.attention import KV_BLOCK, KVLayout
+from engine.ops.state import STEP, StepRecord
+from engine.plan import Plan
+from engine.tokenizer import Encoder
+from engine.tokenizer.decoder import token_bytes
+from engine.tokenizer.spec import SpecialTokens, special_ids, tokenizer_json
+from engine.weights.gguf import GGUF, HeaderIncomplete, read_header
+from engine.weights.loading import shard_jobs
+
+HEADER_BYTES = 4 << 20  # what is read of the first shard at once
+StageProgress = Callable[[str, int, int, str], None]
+
+
+class Host(Protocol):
+    """What the engine needs of the place it runs in: the browser's worker, or a test."""
+
+    async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
+        """Start the download; returns the manifest, a JSON text."""
+        ...
+
+    async def read_shard(self, index: int) -> Any:
+        """A verified shard, as the device takes it."""
+        ...
+
+    def head_of(self, shard: Any, count: int) -> bytes:
+        """The first bytes of a shard."""
+        ...
+
+    def cancel_shards(self) -> None:
+        """Give up the download."""
+        ...
+
+    async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
+        """The device to use, and why it is not the GPU (empty if it is, or if it was asked for)."""
+        ...
+
+    async def open_tokenizer(self, json_text: str) -> Encoder:
+        """A tokenizer set up by a tokenizer.json."""
+        ...
+
+    def now(self) -> float:
+        """Seconds on a clock that only moves forward."""
+        ...
+
+
+@dataclass
+class LoadedModel:
+    """Everything that belongs to one loaded model."""
+
+    config: ModelConfig
+    context: int
+    device: Device
+    device_reason: str
+    kv: KVLayout
+    pool: BlockPool
+    plans: Mapping[str, Plan]
+    encoder: Encoder
+    template: ChatTemplate
+    special: SpecialTokens
+    bos_text: str
+    token_bytes: list[bytes]
+    file_bytes: int
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's turn."""
+        text = self.template.render(messages)
+        ids = self.encoder.encode(text)
+        if self.special.add_bos and self.special.bos is not None and ids[:1] != [self.special.bos]:
+            ids = [self.special.bos, *ids]
+        return ids
+
+    def close(self) -> None:
+        """Free the device's buffers."""
+        self.device.close()
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    size: int
+    shard_sizes: tuple[int, ...]
+
+
+async def load(host: Host, config: LoadConfig, progress: StageProgress) -> LoadedModel:
+    """Load a model. On any error or cancellation nothing of it stays behind."""
+    device: Device | None = None
+    try:
+        manifest = _read_manifest(
+            await host.open_shards(config.model, lambda n, of: progress("download", n, of, "bytes"))
+        )
+        opening = asyncio.ensure_future(host.open_device(config))
+        first, gguf = await _read_first(host, manifest)
+        model = open_model(gguf)
+        context = min(config.context, model.config.context)
+        device, reason = await opening
+        progress("device", 1, 1, "steps")
+        num_blocks = -(-context // KV_BLOCK)
+        kv = model.config.kv_layout(num_blocks, context)
+        plans = build_plans(model, device.traits, kv)
+        await device.allocate(persistent_tensors(plans.values()).values())
+        device.write(kv.rope, rope_table(model.config, context))
+        _, encoder, _ = await asyncio.gather(
+            _upload(host, device, gguf, manifest, list(plans.values()), first, progress),
+            host.open_tokenizer(tokenizer_json(gguf.metadata)),
+            device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),
+        )
+        await _warm_up(device)
+        table = token_bytes(gguf.metadata)
+        special = special_ids(gguf.metadata)
+        tokens: list[str] = gguf.metadata["tokenizer.ggml.tokens"]
+        bos = tokens[special.bos] if special.bos is not None else ""
+        eos = tokens[min(special.eos)] if special.eos else ""
+        return LoadedModel(
+            config=model.config,
+            context=context,
+            device=device,
+            device_reason=reason,
+            kv=kv,
+            pool=BlockPool(num_blocks),
+            plans=plans,
+            encoder=encoder,
+            template=ChatTemplate(gguf.metadata.get("tokenizer.chat_template"), bos, eos),
+            special=special,
+            bos_text=bos,
+            token_bytes=table,
+            file_bytes=manifest.size,
+        )
+    except BaseException:
+        host.cancel_shards()
+        if device:
+            device.close()
+        raise
+
+
+def _read_manifest(text: str) -> _Manifest:
+    try:
+        data = json.loads(text)
+        sizes = tuple(int(shard["size"]) for shard in data["shards"])
+        manifest = _Manifest(int(data["size"]), sizes)
+    except (ValueError, KeyError, TypeError) as error:
+        raise OctavoError("manifest.invalid", f"The manifest cannot be read: {error!r}.") from error
+    if not sizes or min(sizes) <= 0 or sum(sizes) != manifest.size:
+        raise OctavoError("manifest.invalid", "The shards do not add up to the file's size.")
+    return manifest
+
+
+async def _read_first(host: Host, manifest: _Manifest) -> tuple[Any, GGUF]:
+    """The first shard, and the header in it (and in the next ones, if it is very long)."""
+    first = await host.read_shard(0)
+    count = min(HEADER_BYTES, manifest.shard_sizes[0])
+    head, index = host.head_of(first, count), 0
+    while True:
+        try:
+            return first, read_header(head, manifest.size)
+        except HeaderIncomplete:
+            if len(head) < manifest.shard_sizes[0]:
+                head = host.head_of(first, manifest.shard_sizes[0])
+            elif index + 1 < len(manifest.shard_sizes):
+                index += 1
+                shard = await host.read_shard(index)
+                head += host.head_of(shard, manifest.shard_sizes[index])
+            else:
+                raise OctavoError("gguf.truncated") from None
+
+
+async def _upload(
+    host: Host,
+    device: Device,
+    gguf: GGUF,
+    manifest: _Manifest,
+    plans: list[Plan],
+    first: Any,
+    progress: StageProgress,
+) -> None:
+    """All shards, in order; the next one is read while the device takes this one."""
+    jobs = shard_jobs(gguf, weights_of(plans), manifest.shard_sizes)
+    done = 0
+    shard = first
+    for index, size in enumerate(manifest.shard_sizes):
+        more = index + 1 < len(manifest.shard_sizes)
+        reading = asyncio.ensure_future(host.read_shard(index + 1)) if more else None
+        try:
+            await device.upload(shard, jobs[index])
+        except BaseException:
+            if reading:
+                reading.cancel()
+            raise
+        shard = await reading if reading else None
+        done += size
+        progress("weights", done, manifest.size, "bytes")
+
+
+async def _warm_up(device: Device) -> None:
+    """Run every plan once: drivers finish their compilation at the first dispatch. What it writes
+    into KV block 0 is never read, as no sequence owns it yet."""
+    device.write(STEP, StepRecord(position=0, num_tokens=1).pack())
+    await device.run([PREFILL, HEAD], 1, 1, 0, 1)
+    await device.run([DECODE], 1, 1, 1, 1)

@@ -1,0 +1,30 @@
+"""Model architectures: one file each, and the table that names them.
+
+To add one: write a file with a class that satisfies ``Model`` and add a line to ARCHITECTURES.
+"""
+
+from __future__ import annotations
+
+from engine.errors import OctavoError
+from engine.models.base import Model, ModelConfig
+from engine.models.llama import Llama
+from engine.weights.gguf import GGUF
+
+ARCHITECTURES: dict[str, type[Model]] = {
+    "llama": Llama,
+}
+
+
+def open_model(gguf: GGUF) -> Model:
+    """The model in a GGUF file; OctavoError model.architecture if its kind is not known."""
+    name = gguf.metadata.get("general.architecture")
+    if name not in ARCHITECTURES:
+        raise OctavoError(
+            "model.architecture",
+            f"The architecture {name!r} is not supported.",
+            f"Supported: {', '.join(ARCHITECTURES)}.",
+        )
+    return ARCHITECTURES[name](gguf)
+
+
+__all__ = ["ARCHITECTURES", "Model", "ModelConfig", "open_model"]

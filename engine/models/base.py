@@ -1,0 +1,132 @@
+"""What the engine needs of a model, and reading a model out of GGUF metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+from engine.errors import OctavoError
+from engine.ops import KVLayout
+from engine.plan import PlanBuilder, Tensor, Weight
+from engine.weights.gguf import GGUF
+from engine.weights.loading import check_sources
+from engine.weights.quants import make_weight
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shapes of a decoder-only transformer; ``context`` is what it was trained for, in tokens."""
+
+    architecture: str
+    name: str
+    num_layers: int
+    hidden: int
+    ffn: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context: int
+    rope_base: float
+    eps: float
+    parameters: int
+    rope_halves: bool = False
+
+    def kv_layout(self, num_blocks: int, context: int) -> KVLayout:
+        """The paged KV cache of this model."""
+        return KVLayout(
+            num_blocks,
+            context,
+            self.q_heads,
+            self.kv_heads,
+            self.head_dim,
+            self.head_dim**-0.5,
+            self.rope_halves,
+        )
+
+
+class Model(Protocol):
+    """A model: its shapes and the ops of a step. ``layers`` takes ids to hidden states (M, hidden),
+    ``head`` takes one hidden state (1, hidden) to logits (1, vocab)."""
+
+    config: ModelConfig
+
+    def __init__(self, gguf: GGUF) -> None: ...
+
+    def layers(self, b: PlanBuilder, tokens: Tensor, kv: KVLayout) -> Tensor:
+        """Append embedding and all layers."""
+        ...
+
+    def head(self, b: PlanBuilder, x: Tensor) -> Tensor:
+        """Append final norm and output matrix."""
+        ...
+
+
+def required(metadata: Mapping[str, Any], key: str) -> Any:
+    """A metadata value, or OctavoError gguf.invalid."""
+    if key not in metadata:
+        raise OctavoError("gguf.invalid", f"The file does not say {key}.")
+    return metadata[key]
+
+
+def positive(metadata: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """A metadata value that must be a positive integer, or OctavoError gguf.invalid."""
+    value = metadata.get(key, default) if default is not None else required(metadata, key)
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise OctavoError("gguf.invalid", f"{key} should be a positive number, not {value!r}.")
+    return value
+
+
+def number(metadata: Mapping[str, Any], key: str, default: float) -> float:
+    """A metadata value that must be a number, or OctavoError gguf.invalid."""
+    value = metadata.get(key, default)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise OctavoError("gguf.invalid", f"{key} should be a number, not {value!r}.")
+    return float(value)
+
+
+def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
+    """The configuration that Llama-like models keep in their metadata."""
+    meta = gguf.metadata
+    arch = str(required(meta, "general.architecture"))
+    hidden = positive(meta, f"{arch}.embedding_length")
+    q_heads = positive(meta, f"{arch}.attention.head_count")
+    kv_heads = positive(meta, f"{arch}.attention.head_count_kv", q_heads)
+    head_dim = positive(meta, f"{arch}.attention.key_length", max(1, hidden // q_heads))
+    if q_heads % kv_heads or head_dim % 8:
+        raise OctavoError(
+            "gguf.invalid", f"{q_heads} heads of {head_dim} cannot share {kv_heads} KV heads."
+        )
+    return ModelConfig(
+        architecture=arch,
+        name=str(meta.get("general.name", arch)),
+        num_layers=positive(meta, f"{arch}.block_count"),
+        hidden=hidden,
+        ffn=positive(meta, f"{arch}.feed_forward_length"),
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab=len(required(meta, "tokenizer.ggml.tokens")),
+        context=positive(meta, f"{arch}.context_length"),
+        rope_base=number(meta, f"{arch}.rope.freq_base", 10000.0),
+        eps=number(meta, f"{arch}.attention.layer_norm_rms_epsilon", 1e-5),
+        parameters=sum(prod(t.shape) for t in gguf.tensors.values()),
+        rope_halves=rope_halves,
+    )
+
+
+def weight(gguf: GGUF, source: str, *shape: int) -> Weight:
+    """The weight in one GGUF tensor."""
+    return make_weight(source, shape, check_sources(gguf, source, shape).quant, (source,))
+
+
+def stacked(gguf: GGUF, name: str, parts: Mapping[str, int], k: int) -> Weight:
+    """One matrix (sum of rows, k) made of several: ``parts`` maps tensor names to rows."""
+    quants = {check_sources(gguf, source, (rows, k)).quant for source, rows in parts.items()}
+    if len(quants) > 1:
+        raise OctavoError(
+            "model.quantization", f"{name}: parts are quantized differently ({sorted(quants)})."
+        )
+    return make_weight(name, (sum(parts.values()), k), quants.pop(), tuple(parts))

@@ -1,0 +1,70 @@
+"""Llama and the models built like it (SmolLM2, TinyLlama, Mistral).
+
+GGUF stores the rows of Q and K of this family so that rotary pairs are neighbours (2i, 2i + 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine import ops
+from engine.models.base import read_config, stacked, weight
+from engine.ops import KVLayout
+from engine.ops.linear import Norm
+from engine.plan import PlanBuilder, Tensor, Weight
+from engine.weights.gguf import GGUF
+
+
+@dataclass(frozen=True)
+class _Layer:
+    attn_norm: Norm
+    qkv: Weight
+    out: Weight
+    ffn_norm: Norm
+    gate_up: Weight
+    down: Weight
+
+
+class Llama:
+    """Decoder-only transformer with RMS norm, rotary embedding and a SiLU-gated unit."""
+
+    def __init__(self, gguf: GGUF) -> None:
+        c = self.config = read_config(gguf, rope_halves=False)
+        self._embedding = weight(gguf, "token_embd.weight", c.vocab, c.hidden)
+        self._norm = Norm(weight(gguf, "output_norm.weight", c.hidden), c.eps)
+        tied = "output.weight" not in gguf.tensors
+        self._output = self._embedding if tied else weight(gguf, "output.weight", c.vocab, c.hidden)
+        self._layers = [self._layer(gguf, i) for i in range(c.num_layers)]
+
+    def _layer(self, gguf: GGUF, index: int) -> _Layer:
+        c, at = self.config, f"blk.{index}"
+        q, kv = c.q_heads * c.head_dim, c.kv_heads * c.head_dim
+        rows = {
+            f"{at}.attn_q.weight": q,
+            f"{at}.attn_k.weight": kv,
+            f"{at}.attn_v.weight": kv,
+        }
+        gate_up = {f"{at}.ffn_gate.weight": c.ffn, f"{at}.ffn_up.weight": c.ffn}
+        return _Layer(
+            attn_norm=Norm(weight(gguf, f"{at}.attn_norm.weight", c.hidden), c.eps),
+            qkv=stacked(gguf, f"{at}.attn_qkv", rows, c.hidden),
+            out=weight(gguf, f"{at}.attn_output.weight", c.hidden, q),
+            ffn_norm=Norm(weight(gguf, f"{at}.ffn_norm.weight", c.hidden), c.eps),
+            gate_up=stacked(gguf, f"{at}.ffn_gate_up", gate_up, c.hidden),
+            down=weight(gguf, f"{at}.ffn_down.weight", c.hidden, c.ffn),
+        )
+
+    def layers(self, b: PlanBuilder, tokens: Tensor, kv: KVLayout) -> Tensor:
+        """Ids (M,) to hidden states (M, hidden) before the final norm."""
+        x = ops.embed(b, tokens, self._embedding)
+        for i, layer in enumerate(self._layers):
+            qkv = ops.linear(b, x, layer.qkv, norm=layer.attn_norm)
+            attended = ops.attention(b, qkv, kv, i)
+            x = ops.linear(b, attended, layer.out, residual=x)
+            gated = ops.gated_linear(b, x, layer.gate_up, norm=layer.ffn_norm)
+            x = ops.linear(b, gated, layer.down, residual=x)
+        return x
+
+    def head(self, b: PlanBuilder, x: Tensor) -> Tensor:
+        """A hidden state (1, hidden) to logits (1, vocab)."""
+        return ops.linear(b, x, self._output, norm=self._norm)

@@ -1,0 +1,51 @@
+"""The plans of a model: what the engine replays.
+
+    prefill   ids of a chunk -> KV, last hidden state       (up to traits.chunk tokens)
+    head      last hidden state -> logits -> next token     (after the last chunk)
+    decode    next token -> KV -> logits -> next token      (one token, needs nothing of the CPU)
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+from engine import ops
+from engine.models.base import Model, ModelConfig
+from engine.ops import KVLayout
+from engine.ops.state import tokens_tensor
+from engine.plan import Plan, PlanBuilder, Tensor, Traits
+
+PREFILL, HEAD, DECODE = "prefill", "head", "decode"
+
+
+def build_plans(model: Model, traits: Traits, kv: KVLayout) -> dict[str, Plan]:
+    """The three plans of a model on a device with ``traits``."""
+    tokens = tokens_tensor(traits.chunk)
+    hidden = Tensor("hidden", (1, model.config.hidden), "f32", "state")
+
+    prefill = PlanBuilder(PREFILL, traits, traits.chunk)
+    ops.last_token(prefill, model.layers(prefill, tokens, kv), hidden)
+
+    head = PlanBuilder(HEAD, traits)
+    ops.sample(head, model.head(head, hidden), tokens)
+
+    decode = PlanBuilder(DECODE, traits)
+    ops.sample(decode, model.head(decode, model.layers(decode, tokens, kv)), tokens)
+    return {b.name: b.build() for b in (prefill, head, decode)}
+
+
+def rope_table(config: ModelConfig, context: int) -> bytes:
+    """cos and sin of position * base^(-2i / head_dim), (context, head_dim / 2, 2) f32.
+
+    Computed here in double precision: a shader's sin and cos may be off by 2^-11.
+    """
+    half = config.head_dim // 2
+    frequencies = [config.rope_base ** (-i / half) for i in range(half)]
+    table = array("f")
+    for position in range(context):
+        for frequency in frequencies:
+            angle = position * frequency
+            table.append(math.cos(angle))
+            table.append(math.sin(angle))
+    return table.tobytes()

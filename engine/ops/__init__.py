@@ -1,0 +1,18 @@
+"""Operations: each knows its shapes, its kernels and its NumPy reference."""
+
+from engine.ops.attention import KVLayout, attention
+from engine.ops.embed import embed, last_token
+from engine.ops.linear import gated_linear, linear
+from engine.ops.norm import rmsnorm
+from engine.ops.sample import sample
+
+__all__ = [
+    "KVLayout",
+    "attention",
+    "embed",
+    "gated_linear",
+    "last_token",
+    "linear",
+    "rmsnorm",
+    "sample",
+]

@@ -1,0 +1,270 @@
+"""Rotary embedding, the KV store and causal attention over the paged cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from engine.ops.state import NUM_TOKENS, POSITION, STEP, STEP_SLOT
+from engine.plan import Call, Grid, PlanBuilder, Tensor
+from engine.shaders import Shader, Slot
+
+KV_BLOCK = 16  # tokens in a physical block
+SPLITS = 32  # most spans a context is split into
+TILE = 64  # tokens of a span that are handled at a time
+
+
+@dataclass(frozen=True)
+class KVLayout:
+    """The shape of the paged KV cache and of the heads that use it.
+
+    Pools are (num_blocks, kv_heads, KV_BLOCK, head_dim) f16; ``block_table`` is
+    (ceil(context / KV_BLOCK),) u32; ``rope`` is (context, head_dim / 2, 2) f32, cos and sin.
+    ``halves`` says that rotary pairs are (i, i + head_dim / 2) and not (2i, 2i + 1).
+    """
+
+    num_blocks: int
+    context: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    halves: bool = False
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.q_heads // self.kv_heads
+
+    @property
+    def max_blocks(self) -> int:
+        """Blocks that one sequence can have."""
+        return ceil(self.context / KV_BLOCK)
+
+    @property
+    def rope(self) -> Tensor:
+        """The table of cosines and sines."""
+        return Tensor("rope", (self.context, self.head_dim // 2, 2), "f32", "state")
+
+    @property
+    def block_table(self) -> Tensor:
+        """Physical block of each logical block of the sequence."""
+        return Tensor("block_table", (self.max_blocks,), "u32", "state")
+
+    def pool(self, which: str, layer: int) -> Tensor:
+        """The ``k`` or ``v`` pool of a layer."""
+        shape = (self.num_blocks, self.kv_heads, KV_BLOCK, self.head_dim)
+        return Tensor(f"{which}.{layer}", shape, "f16", "kv")
+
+
+_TABLE = Slot("block_table", "array<u32>")
+_ROPE = Slot("rope", "array<vec4<f32>>")
+
+
+def attention(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int) -> Tensor:
+    """Rotate, store K and V, attend: qkv (M, (q_heads + 2 kv_heads) * head_dim) f32 ->
+    (M, q_heads * head_dim) f32. Token i of the step sits at step.position + i."""
+    y = b.activation("attention", qkv.shape[0], kv.q_heads * kv.head_dim)
+    if b.traits.kind != "cpu" and b.tokens == 1 and b.traits.barriers:
+        _split(b, qkv, kv, layer, y)
+    else:
+        q = _rope_store(b, qkv, kv, layer)
+        _rows(b, q, kv, layer, y)
+    return y
+
+
+def _consts(kv: KVLayout, workgroup: int) -> dict[str, int]:
+    return {
+        "WORKGROUP": workgroup,
+        "HEAD_DIM": kv.head_dim,
+        "KV_HEADS": kv.kv_heads,
+        "KV_BLOCK": KV_BLOCK,
+    }
+
+
+def _rope_store(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int) -> Tensor:
+    q = b.activation("q", qkv.shape[0], kv.q_heads * kv.head_dim)
+    workgroup = 64
+    shader = Shader(
+        "rope_store",
+        (
+            STEP_SLOT,
+            _TABLE,
+            _ROPE,
+            Slot("qkv", "array<f32>"),
+            Slot("q", "array<f32>", "read_write"),
+            Slot("k_pool", "array<u32>", "read_write"),
+            Slot("v_pool", "array<u32>", "read_write"),
+        ),
+        lib=("step", "rope", "paged"),
+        consts=_consts(kv, workgroup),
+        overrides={"Q_HEADS": kv.q_heads, "HALVES": int(kv.halves)},
+    )
+    args = {
+        "step": STEP,
+        "block_table": kv.block_table,
+        "rope": kv.rope,
+        "qkv": qkv,
+        "q": q,
+        "k_pool": kv.pool("k", layer),
+        "v_pool": kv.pool("v", layer),
+    }
+    threads = (kv.q_heads + 2 * kv.kv_heads) * kv.head_dim // 4
+    grid = Grid(ceil(threads / workgroup), tokens=1 if b.tokens > 1 else 0)
+
+    def reference(a: Mapping[str, Any]) -> None:
+        a["q"][: int(a["step"][NUM_TOKENS])] = rotate_and_store(a, kv)
+
+    b.call(Call("rope_store", args, ("q", "k_pool", "v_pool"), reference, shader, grid))
+    return q
+
+
+def _rows(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
+    workgroup = 32 if b.traits.barriers else 4
+    shader = Shader(
+        "attention_rows",
+        (
+            STEP_SLOT,
+            _TABLE,
+            Slot("q", "array<vec4<f32>>"),
+            Slot("k_pool", "array<vec2<u32>>"),
+            Slot("v_pool", "array<vec2<u32>>"),
+            Slot("y", "array<vec4<f32>>", "read_write"),
+        ),
+        lib=("step", "paged"),
+        consts=_consts(kv, workgroup),
+        overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale},
+    )
+    args = {
+        "step": STEP,
+        "block_table": kv.block_table,
+        "q": q,
+        "k_pool": kv.pool("k", layer),
+        "v_pool": kv.pool("v", layer),
+        "y": y,
+    }
+    grid = Grid(ceil(kv.q_heads / workgroup), tokens=1 if b.tokens > 1 else 0)
+
+    def reference(a: Mapping[str, Any]) -> None:
+        n = int(a["step"][NUM_TOKENS])
+        a["y"][:n] = attend(a["q"][:n], a, kv)
+
+    b.call(Call("attention", args, ("y",), reference, shader, grid))
+
+
+def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
+    pairs = kv.head_dim // 2
+    parts = b.activation("parts", kv.q_heads, SPLITS, kv.head_dim)
+    stats = b.activation("stats", kv.q_heads, SPLITS, 2)
+    workgroup = max(64, pairs)
+    sizes = {"SPLITS": SPLITS, "TILE": TILE}
+    shader = Shader(
+        "attention_split",
+        (
+            STEP_SLOT,
+            _TABLE,
+            _ROPE,
+            Slot("qkv", "array<f32>"),
+            Slot("k_pool", "array<u32>", "read_write"),
+            Slot("v_pool", "array<u32>", "read_write"),
+            Slot("parts", "array<vec2<f32>>", "read_write"),
+            Slot("stats", "array<vec2<f32>>", "read_write"),
+        ),
+        lib=("step", "rope", "paged", "span"),
+        consts={**_consts(kv, workgroup), "GROUP": kv.group, **sizes},
+        overrides={"SCALE": kv.scale, "HALVES": int(kv.halves)},
+    )
+    args = {
+        "step": STEP,
+        "block_table": kv.block_table,
+        "rope": kv.rope,
+        "qkv": qkv,
+        "k_pool": kv.pool("k", layer),
+        "v_pool": kv.pool("v", layer),
+        "parts": parts,
+        "stats": stats,
+    }
+
+    def split_reference(a: Mapping[str, Any]) -> None:
+        # One span does for the reference: the whole context, already normalized.
+        q = rotate_and_store(a, kv)
+        a["parts"][:, 0] = attend(q, a, kv).reshape(kv.q_heads, kv.head_dim)
+        a["stats"][:, 0] = (0.0, 1.0)
+
+    grid = Grid(kv.kv_heads, SPLITS)
+    writes = ("k_pool", "v_pool", "parts", "stats")
+    b.call(Call("attention_split", args, writes, split_reference, shader, grid))
+
+    merge = Shader(
+        "attention_merge",
+        (
+            STEP_SLOT,
+            Slot("parts", "array<vec2<f32>>"),
+            Slot("stats", "array<vec2<f32>>"),
+            Slot("y", "array<vec2<f32>>", "read_write"),
+        ),
+        lib=("step", "span"),
+        consts={"WORKGROUP": 64, "HEAD_DIM": kv.head_dim, **sizes},
+        overrides={"Q_HEADS": kv.q_heads},
+    )
+
+    def merge_reference(a: Mapping[str, Any]) -> None:
+        a["y"][0] = a["parts"][:, 0].reshape(-1)
+
+    args = {"step": STEP, "parts": parts, "stats": stats, "y": y}
+    grid = Grid(ceil(kv.q_heads * pairs / 64))
+    b.call(Call("attention_merge", args, ("y",), merge_reference, merge, grid))
+
+
+def rotate_and_store(a: Mapping[str, Any], kv: KVLayout) -> Any:
+    """NumPy: rotate Q and K, write K and V to the pools; returns Q (n, q_heads * head_dim)."""
+    n, start = int(a["step"][NUM_TOKENS]), int(a["step"][POSITION])
+    heads = a["qkv"][:n].reshape(n, -1, kv.head_dim)
+    rotated = rotate(heads[:, : kv.q_heads + kv.kv_heads], a["rope"][start : start + n], kv.halves)
+    for i in range(n):
+        block = int(a["block_table"][(start + i) // KV_BLOCK])
+        at = (start + i) % KV_BLOCK
+        a["k_pool"][block, :, at] = rotated[i, kv.q_heads :]
+        a["v_pool"][block, :, at] = heads[i, kv.q_heads + kv.kv_heads :]
+    return rotated[:, : kv.q_heads].reshape(n, -1)
+
+
+def rotate(x: Any, table: Any, halves: bool) -> Any:
+    """RoPE (Su et al., 2021) in NumPy: x (n, heads, head_dim), table (n, head_dim / 2, 2)."""
+    import numpy as np
+
+    n, heads, dim = x.shape
+    cos, sin = table[:, None, :, 0], table[:, None, :, 1]
+    pairs = x.reshape(n, heads, 2, dim // 2).swapaxes(2, 3) if halves else x.reshape(n, heads, -1, 2)
+    low, high = pairs[..., 0], pairs[..., 1]
+    turned = np.stack([low * cos - high * sin, low * sin + high * cos], axis=-1)
+    return (turned.swapaxes(2, 3) if halves else turned).reshape(n, heads, dim)
+
+
+def attend(q: Any, a: Mapping[str, Any], kv: KVLayout) -> Any:
+    """Causal softmax attention in NumPy over the block table: q (n, q_heads * head_dim)."""
+    import numpy as np
+
+    n, start = int(a["step"][NUM_TOKENS]), int(a["step"][POSITION])
+    length = start + n
+    blocks = a["block_table"][: ceil(length / KV_BLOCK)]
+
+    def gather(pool: Any) -> Any:
+        flat = pool[blocks].swapaxes(1, 2).reshape(-1, kv.kv_heads, kv.head_dim)
+        return flat[:length].swapaxes(0, 1).astype(np.float32)
+
+    keys, values = gather(a["k_pool"]), gather(a["v_pool"])
+    heads = q.reshape(n, kv.kv_heads, kv.group, kv.head_dim).transpose(1, 2, 0, 3)
+    flat = heads.reshape(kv.kv_heads, kv.group * n, kv.head_dim)
+    scores = np.einsum("hmd,htd->hmt", flat, keys) * np.float32(kv.scale)
+    scores = scores.reshape(kv.kv_heads, kv.group, n, length)
+    hidden = np.arange(length)[None, :] > (start + np.arange(n))[:, None]
+    scores[:, :, hidden] = -np.inf
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    flat = weights.reshape(kv.kv_heads, kv.group * n, length)
+    mixed = np.einsum("hmt,htd->hmd", flat, values)
+    out = mixed.reshape(kv.kv_heads, kv.group, n, kv.head_dim).transpose(2, 0, 1, 3)
+    return out.reshape(n, -1)

@@ -1,0 +1,60 @@
+"""Token embedding, and picking the last token's row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any
+
+from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
+from engine.plan import Call, Grid, PlanBuilder, Tensor, Weight
+from engine.shaders import Shader, Slot
+
+WORKGROUP = 64
+
+
+def embed(b: PlanBuilder, tokens: Tensor, w: Weight) -> Tensor:
+    """``w[tokens]``: tokens (M,) u32, w (vocab, K) -> (M, K) f32."""
+    k = w.shape[1]
+    y = b.activation("embed", b.tokens, k)
+    slots = (STEP_SLOT, Slot("tokens", "array<u32>"), *weight_slots("w", w))
+    shader = Shader(
+        "embed",
+        (*slots, Slot("y", "array<vec4<f32>>", "read_write")),
+        lib=("step", f"weight_{w.format}"),
+        consts={"WORKGROUP": WORKGROUP},
+        overrides={"K": k},
+    )
+    args = {"step": STEP, "tokens": tokens, "w": w, "y": y}
+    grid = Grid(ceil(k // 32 / WORKGROUP), tokens=1 if b.tokens > 1 else 0)
+    b.call(Call("embed", args, ("y",), _embed_reference, shader, grid))
+    return y
+
+
+def _embed_reference(args: Mapping[str, Any]) -> None:
+    n = int(args["step"][NUM_TOKENS])
+    args["y"][:n] = args["w"][args["tokens"][:n]]
+
+
+def last_token(b: PlanBuilder, x: Tensor, y: Tensor) -> None:
+    """Put the last row of the step into y: x (M, K) f32, y (1, K) f32."""
+    k = x.shape[1]
+    shader = Shader(
+        "last_token",
+        (STEP_SLOT, Slot("x", "array<vec4<f32>>"), Slot("y", "array<vec4<f32>>", "read_write")),
+        lib=("step",),
+        consts={"WORKGROUP": WORKGROUP},
+        overrides={"K": k},
+    )
+    grid = Grid(ceil(k // 4 / WORKGROUP))
+    args = {"step": STEP, "x": x, "y": y}
+    b.call(Call("last_token", args, ("y",), _last_token_reference, shader, grid))
+
+
+def _last_token_reference(args: Mapping[str, Any]) -> None:
+    args["y"][0] = args["x"][int(args["step"][NUM_TOKENS]) - 1]
+
+
+def weight_slots(arg: str, w: Weight) -> tuple[Slot, ...]:
+    """The read-only bindings of a weight's planes."""
+    return tuple(Slot(f"{arg}_{p.suffix}", p.type) for p in w.planes)

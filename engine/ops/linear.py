@@ -1,0 +1,270 @@
+"""Linear layers on quantized weights, with what surrounds them fused where a kernel can.
+
+    kernel          tokens   needs            activations
+    linear_team     1        barriers or subgroups, norm fused     f32
+    linear_tile     many     barriers                              f32
+    linear_rows     any      nothing                               f32
+    linear_rows_q8  any      nothing, 4- or 8-bit weights          8 bits per block of 32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from engine.ops.embed import weight_slots
+from engine.ops.norm import normalize, rmsnorm
+from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
+from engine.plan import Call, Grid, PlanBuilder, Tensor, Weight
+from engine.shaders import Shader, Slot
+
+
+@dataclass(frozen=True)
+class Norm:
+    """An RMS normalization to apply to the input of a linear layer."""
+
+    gain: Weight
+    eps: float
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One linear layer to be turned into a kernel call."""
+
+    x: Tensor
+    w: Weight
+    y: Tensor
+    parts: int
+    norm: Norm | None
+    bias: Weight | None
+    residual: Tensor | None
+
+    @property
+    def rows(self) -> int:
+        return self.w.shape[0] // self.parts
+
+    @property
+    def finish(self) -> str:
+        if self.parts == 2:
+            return "finish_silu"
+        return "finish_add" if self.residual else "finish_store"
+
+
+def linear(
+    b: PlanBuilder,
+    x: Tensor,
+    w: Weight,
+    *,
+    norm: Norm | None = None,
+    bias: Weight | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """``norm(x) @ w.T + bias + residual``: x (M, K) f32, w (N, K) -> (M, N) f32."""
+    y = b.activation("linear", x.shape[0], w.shape[0])
+    _emit(b, _Layer(x, w, y, 1, norm, bias, residual))
+    return y
+
+
+def gated_linear(b: PlanBuilder, x: Tensor, w: Weight, *, norm: Norm | None = None) -> Tensor:
+    """``silu(g) * u`` with ``g, u = split(norm(x) @ w.T)``: x (M, K), w (2F, K) -> (M, F) f32."""
+    y = b.activation("gated", x.shape[0], w.shape[0] // 2)
+    _emit(b, _Layer(x, w, y, 2, norm, None, None))
+    return y
+
+
+def _emit(b: PlanBuilder, layer: _Layer) -> None:
+    traits = b.traits
+    if traits.kind == "cpu" or (b.tokens == 1 and traits.barriers):
+        b.call(_team(b, layer))
+        return
+    if layer.norm:
+        x = rmsnorm(b, layer.x, layer.norm.gain, layer.norm.eps)
+        layer = _Layer(x, layer.w, layer.y, layer.parts, None, layer.bias, layer.residual)
+    if traits.barriers:
+        b.call(_tile(b, layer))
+    elif traits.activations == "q8" and layer.w.format in ("q4", "q8"):
+        b.call(_rows_q8(b, layer, *quantize(b, layer.x)))
+    else:
+        b.call(_rows(b, layer))
+
+
+def _call(
+    b: PlanBuilder,
+    layer: _Layer,
+    name: str,
+    lib: tuple[str, ...],
+    consts: Mapping[str, int],
+    grid: Grid,
+    inputs: Mapping[str, tuple[Tensor, str]] | None = None,
+    enable: tuple[str, ...] = (),
+) -> Call:
+    """The kernel call of a layer; ``inputs`` replaces the f32 input by other tensors."""
+    args: dict[str, Tensor] = {"step": STEP}
+    slots = [] if name == "linear_team" else [STEP_SLOT]
+    for arg, (tensor, store) in (inputs or {"x": (layer.x, "array<vec4<f32>>")}).items():
+        args[arg] = tensor
+        slots.append(Slot(arg, store))
+    args["w"] = layer.w
+    slots += weight_slots("w", layer.w)
+    overrides: dict[str, int | float] = {"K": layer.w.shape[1], "N": layer.rows}
+    if layer.norm:
+        args["norm"] = layer.norm.gain
+        slots += weight_slots("norm", layer.norm.gain)
+        overrides["EPS"] = layer.norm.eps
+    if layer.bias:
+        args["bias"] = layer.bias
+        slots += weight_slots("bias", layer.bias)
+    if layer.residual:
+        args["residual"] = layer.residual
+        slots.append(Slot("residual", "array<f32>"))
+    args["y"] = layer.y
+    slots.append(Slot("y", "array<f32>", "read_write"))
+    if layer.bias:
+        lib = (*lib, "bias_add")
+    else:
+        lib = (*lib, "bias_none")
+    shader = Shader(
+        name,
+        tuple(slots),
+        lib=(*lib, layer.finish),
+        consts={**consts, "PARTS": layer.parts},
+        overrides=overrides,
+        enable=enable,
+    )
+    return Call("linear", args, ("y",), _reference(layer), shader, grid)
+
+
+def _team(b: PlanBuilder, layer: _Layer) -> Call:
+    """One token, a team of lanes for a few rows."""
+    subgroup = b.traits.subgroup
+    team = min(subgroup, 32) if subgroup else 16
+    workgroup, rows = 64, 2 if layer.parts == 2 else 4
+    norm = "input_norm" if layer.norm else "input_plain"
+    grid = Grid.rows(ceil(layer.rows / (workgroup // team * rows)))
+    return _call(
+        b,
+        layer,
+        "linear_team",
+        (f"weight_{layer.w.format}", norm, f"team_sum_{'subgroup' if subgroup else 'workgroup'}"),
+        {"WORKGROUP": workgroup, "TEAM": team, "ROWS": rows},
+        grid,
+        enable=("subgroups",) if subgroup else (),
+    )
+
+
+def _tile(b: PlanBuilder, layer: _Layer) -> Call:
+    """Many tokens, tiles in workgroup memory."""
+    tile_m, tile_n = 64, 64 // layer.parts
+    return _call(
+        b,
+        layer,
+        "linear_tile",
+        ("step", f"weight_{layer.w.format}"),
+        {"WORKGROUP": 256, "TILE_M": tile_m, "TILE_N": tile_n},
+        Grid(ceil(layer.rows / tile_n), tokens=tile_m),
+    )
+
+
+def _rows_consts(b: PlanBuilder, layer: _Layer) -> tuple[dict[str, int], Grid]:
+    """Rows and tokens a thread of the barrier-free kernels handles, and the grid."""
+    tokens = 4 if b.tokens > 1 else 1
+    rows, workgroup = 1, 16
+    grid = Grid(ceil(layer.rows / (rows * workgroup)), tokens=tokens if b.tokens > 1 else 0)
+    return {"WORKGROUP": workgroup, "ROWS": rows, "TOKENS": tokens}, grid
+
+
+def _rows(b: PlanBuilder, layer: _Layer) -> Call:
+    """Any number of tokens, without barriers."""
+    consts, grid = _rows_consts(b, layer)
+    return _call(b, layer, "linear_rows", ("step", f"weight_{layer.w.format}"), consts, grid)
+
+
+def _rows_q8(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
+    """Any number of tokens, without barriers, on quantized activations."""
+    consts, grid = _rows_consts(b, layer)
+    inputs = {
+        "x_quants": (quants, "array<vec4<u32>>"),
+        "x_scales": (scales, "array<vec2<f32>>"),
+    }
+    lib = ("step", f"packed_{layer.w.format}")
+    return _call(b, layer, "linear_rows_q8", lib, consts, grid, inputs)
+
+
+def quantize(b: PlanBuilder, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Activations in 8 bits per block of 32: x (M, K) f32 -> quants (M, K / 4) u32, four signed
+    bytes a word, and scales (M, K / 32, 2) f32: s and s * sum(quants)."""
+    m, k = x.shape
+    quants = b.activation("quants", m, k // 4, dtype="u32")
+    scales = b.activation("scales", m, k // 32, 2)
+    shader = Shader(
+        "quantize_q8",
+        (
+            STEP_SLOT,
+            Slot("x", "array<vec4<f32>>"),
+            Slot("y_quants", "array<vec4<u32>>", "read_write"),
+            Slot("y_scales", "array<vec2<f32>>", "read_write"),
+        ),
+        lib=("step",),
+        consts={"WORKGROUP": 16},
+        overrides={"K": k},
+    )
+    args = {"step": STEP, "x": x, "y_quants": quants, "y_scales": scales}
+    grid = Grid(ceil(k // 32 / 16), tokens=1 if b.tokens > 1 else 0)
+    b.call(Call("quantize", args, ("y_quants", "y_scales"), _quantize_reference, shader, grid))
+    return quants, scales
+
+
+def _quantize_reference(args: Mapping[str, Any]) -> None:
+    import numpy as np
+
+    n = min(int(args["step"][NUM_TOKENS]), len(args["x"]))
+    x = args["x"][:n].reshape(n, -1, 32)
+    peak = np.abs(x).max(axis=-1)
+    inverse = np.where(peak > 0, np.float32(127) / np.maximum(peak, np.float32(1e-38)), 0)
+    quants = np.rint(x * inverse[..., None]).astype(np.int8)
+    args["y_quants"][:n] = quants.reshape(n, -1).view(np.uint32)
+    args["y_scales"][:n, :, 0] = peak / 127
+    args["y_scales"][:n, :, 1] = peak / 127 * quants.sum(axis=-1, dtype=np.int32)
+
+
+def _reference(layer: _Layer) -> Any:
+    """The layer in NumPy, from f32 input or from quantized input."""
+    eps = layer.norm.eps if layer.norm else 0.0
+
+    def reference(a: Mapping[str, Any]) -> None:
+        n = min(int(a["step"][NUM_TOKENS]), layer.y.shape[0])
+        x = _dequantized(a, n) if "x_quants" in a else a["x"][:n]
+        if "norm" in a:
+            x = normalize(x, a["norm"], eps)
+        y = matmul(x, a["w"])
+        if "bias" in a:
+            y = y + a["bias"]
+        if "residual" in a:
+            y = y + a["residual"][:n]
+        a["y"][:n] = _silu_gate(y) if layer.parts == 2 else y
+
+    return reference
+
+
+def _dequantized(a: Mapping[str, Any], n: int) -> Any:
+    import numpy as np
+
+    quants = a["x_quants"][:n].view(np.int8).reshape(n, -1, 32)
+    return (quants * a["x_scales"][:n, :, :1]).reshape(n, -1).astype(np.float32)
+
+
+def _silu_gate(y: Any) -> Any:
+    import numpy as np
+
+    gate, up = np.split(y, 2, axis=-1)
+    return gate / (1 + np.exp(-gate)) * up
+
+
+def matmul(x: Any, w: Any) -> Any:
+    """``x @ w.T`` in NumPy: x (M, K), w (N, K) -> (M, N)."""
+    import numpy as np
+
+    # Without BLAS, as in Pyodide, einsum is 2 to 4 times faster than @.
+    return np.einsum("mk,nk->mn", x, w)

@@ -1,0 +1,74 @@
+"""Decides the next step of a sequence, and how much of it: chunks of prefill, bursts of decode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.session import Session
+
+PREFILL_SECONDS = 0.05  # stop is heard between chunks
+DECODE_SECONDS = 0.03  # and between bursts
+MAX_BURST = 32
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Compute tokens [start, start + num_tokens); ``last`` also samples the next token."""
+
+    start: int
+    num_tokens: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Compute and sample ``num_steps`` tokens, the first at position ``start``."""
+
+    start: int
+    num_steps: int
+
+
+class Pace:
+    """How many units of work fit into a time, learned from what was measured.
+
+    The estimate follows slowly upwards and at once downwards, so that a slow step is not
+    repeated at the same size.
+    """
+
+    def __init__(self, seconds: float, smallest: int, largest: int) -> None:
+        self._seconds = seconds
+        self._smallest = smallest
+        self._largest = largest
+        self.size = smallest
+
+    def measured(self, units: int, seconds: float) -> None:
+        """``units`` took ``seconds``."""
+        fitting = int(units * self._seconds / max(seconds, 1e-6))
+        self.size = max(self._smallest, min(self._largest, fitting, 2 * self.size))
+
+
+class Scheduler:
+    """Plans the steps of sequences; knows the device only by its chunk size and pace."""
+
+    def __init__(self, chunk: int, context: int) -> None:
+        self.context = context
+        self.prefill_pace = Pace(PREFILL_SECONDS, min(8, chunk), chunk)
+        self.decode_pace = Pace(DECODE_SECONDS, 1, MAX_BURST)
+
+    def next_prefill(self, session: Session) -> Prefill:
+        """The next chunk of the tokens that are not cached."""
+        start = session.num_cached
+        count = min(self.prefill_pace.size, len(session.tokens) - start)
+        return Prefill(start, count, start + count == len(session.tokens))
+
+    def next_decode(self, position: int, remaining: int) -> Decode | None:
+        """The next burst from ``position`` on, of at most ``remaining`` tokens; None when nothing
+        is left to do or the context is full."""
+        steps = min(self.decode_pace.size, remaining, self.context - position)
+        return Decode(position, steps) if steps > 0 else None
+
+    @property
+    def depth(self) -> int:
+        """Bursts in flight: two hide the way to the GPU and back, but a burst of one step is
+        slow enough to hide it by itself."""
+        return 2 if self.decode_pace.size > 1 else 1

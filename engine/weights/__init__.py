@@ -1,0 +1,1 @@
+"""Model files: the GGUF header and the quantized blocks."""

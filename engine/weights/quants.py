@@ -1,0 +1,118 @@
+"""Quantization formats: how GGUF blocks look in a file, on the GPU and in NumPy.
+
+A block of 32 weights is ``w = d * q + m``. On the GPU a matrix is split into aligned planes:
+
+    format   quants plane                      scales plane
+    q4       16 bytes a block: byte j holds    u32 a block: halves d and m
+             q[j] (low) and q[j + 16] (high)
+    q8       32 bytes a block, signed          half d a block, two blocks in a u32
+    f16/f32  the values themselves             none
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import OctavoError
+from engine.plan import Plane, Weight
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Quant:
+    """A GGUF tensor type that the engine runs: its block in the file and its GPU format.
+
+    ``repack`` names the kernel ``wgsl/<repack>.wgsl`` that turns file blocks into planes;
+    empty means that the bytes are copied as they are.
+    """
+
+    name: str
+    block_size: int
+    block_bytes: int
+    format: str
+    repack: str = ""
+
+
+QUANTS: dict[str, Quant] = {
+    q.name: q
+    for q in (
+        Quant("F32", 1, 4, "f32"),
+        Quant("F16", 1, 2, "f16"),
+        Quant("Q4_0", 32, 18, "q4", "repack_q4_0"),
+        Quant("Q4_1", 32, 20, "q4", "repack_q4_1"),
+        Quant("Q8_0", 32, 34, "q8", "repack_q8_0"),
+    )
+}
+
+
+def quant(name: str) -> Quant:
+    """The quantization called ``name``, or OctavoError model.quantization."""
+    if name not in QUANTS:
+        known = ", ".join(QUANTS)
+        raise OctavoError(
+            "model.quantization",
+            f"The quantization {name} is not supported.",
+            f"Use a file quantized as one of {known}.",
+        )
+    return QUANTS[name]
+
+
+def planes(format: str, shape: tuple[int, ...]) -> tuple[Plane, ...]:
+    """The GPU buffers of a weight of ``shape`` in ``format``."""
+    count = prod(shape)
+    blocks = count // 32
+    match format:
+        case "q4":
+            return (
+                Plane("quants", "array<vec4<u32>>", blocks * 16),
+                Plane("scales", "array<u32>", blocks * 4),
+            )
+        case "q8":
+            return (
+                Plane("quants", "array<vec4<u32>>", blocks * 32),
+                Plane("scales", "array<u32>", ceil(blocks / 2) * 4),
+            )
+        case "f16":
+            return (Plane("quants", "array<vec4<u32>>", ceil(count * 2 / 16) * 16),)
+        case _:
+            return (Plane("quants", "array<vec4<f32>>", ceil(count * 4 / 16) * 16),)
+
+
+def make_weight(name: str, shape: tuple[int, ...], quant_name: str, sources: tuple[str, ...]) -> Weight:
+    """A weight of ``shape`` (N, K) or (K,) stacked from GGUF tensors that share a quantization."""
+    q = quant(quant_name)
+    if len(shape) == 2 and shape[1] % 32:
+        raise OctavoError("model.tensor", f"{name}: row length {shape[1]} is not a multiple of 32.")
+    return Weight(name, shape, "f32", "weight", q.name, q.format, sources, planes(q.format, shape))
+
+
+def dequantize(name: str, raw: bytes | memoryview) -> npt.NDArray[Any]:
+    """File blocks to f32 values, flat; the same numbers as ggml's reference code."""
+    import numpy as np
+
+    q = quant(name)
+    blocks = np.frombuffer(raw, np.uint8).reshape(-1, q.block_bytes)
+
+    def half(start: int) -> npt.NDArray[Any]:
+        return blocks[:, start : start + 2].copy().view(np.float16).astype(np.float32)
+
+    def nibbles(start: int) -> npt.NDArray[Any]:
+        packed = blocks[:, start : start + 16]
+        return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
+
+    match name:
+        case "F32":
+            return blocks.reshape(-1).view(np.float32)
+        case "F16":
+            return blocks.reshape(-1).view(np.float16).astype(np.float32)
+        case "Q4_0":
+            values = (nibbles(2) - 8) * half(0)
+        case "Q4_1":
+            values = nibbles(4) * half(0) + half(2)
+        case _:
+            values = blocks[:, 2:].view(np.int8).astype(np.float32) * half(0)
+    return values.reshape(-1)

@@ -1,0 +1,102 @@
+"""Messages <-> engine. The protocol is described in worker/protocol.mjs; both ways messages are
+JSON texts. This is the only place where errors become messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from engine.browser import BrowserHost, as_octavo_error
+from engine.config import GenerateConfig, LoadConfig, check_messages
+from engine.engine import Delta, Engine, describe
+from engine.errors import OctavoError
+from engine.loader import Host
+
+Message = Mapping[str, Any]
+Handler = Callable[[int, Message], Awaitable[Any]]
+
+
+class Worker:
+    """Answers requests: any number of progress and delta messages, then one result or error."""
+
+    def __init__(self, host: Host, post: Callable[[str], None]) -> None:
+        self._host = host
+        self._post = post
+        self._engine = Engine(host)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handlers: dict[str, Handler] = {
+            "load": self._load,
+            "generate": self._generate,
+            "stop": self._stop,
+            "reset": self._reset,
+            "status": self._status,
+            "unload": self._unload,
+        }
+
+    def handle(self, text: str) -> None:
+        """Start to answer one request; returns at once."""
+        task = asyncio.ensure_future(self._answer(text))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, text: str) -> None:
+        id: Any = None
+        try:
+            message = json.loads(text)
+            if not isinstance(message, dict):
+                raise OctavoError("request.invalid", "A request should be an object.")
+            id = message.get("id")
+            if not isinstance(id, int) or isinstance(id, bool):
+                raise OctavoError("request.invalid", "A request needs a number as its id.")
+            handler = self._handlers.get(str(message.get("kind")))
+            if not handler:
+                known = ", ".join(self._handlers)
+                raise OctavoError(
+                    "request.unknown", f"{str(message.get('kind'))[:60]!r} is none of {known}."
+                )
+            self._reply(id, "result", value=await handler(id, message))
+        except Exception as error:
+            self._reply(id, "error", error=as_octavo_error(error).to_wire())
+
+    def _reply(self, id: Any, kind: str, **content: Any) -> None:
+        self._post(json.dumps({"id": id, "kind": kind, **content}))
+
+    async def _load(self, id: int, message: Message) -> dict[str, Any]:
+        started = self._host.now()
+
+        def progress(stage: str, loaded: int, total: int, unit: str) -> None:
+            self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
+
+        model = await self._engine.load(LoadConfig.from_wire(message), progress)
+        return {**describe(model), "load_ms": (self._host.now() - started) * 1e3}
+
+    async def _generate(self, id: int, message: Message) -> dict[str, Any]:
+        messages = check_messages(message)
+        config = GenerateConfig.from_wire(message)
+        async for event in self._engine.generate(messages, config):
+            if isinstance(event, Delta):
+                self._reply(id, "delta", text=event.text, num_tokens=event.num_tokens)
+            else:
+                return event.to_wire()
+        raise AssertionError("an answer always ends")
+
+    async def _stop(self, id: int, message: Message) -> dict[str, Any]:
+        return {"stopped": self._engine.stop()}
+
+    async def _reset(self, id: int, message: Message) -> dict[str, Any]:
+        await self._engine.reset()
+        return {}
+
+    async def _unload(self, id: int, message: Message) -> dict[str, Any]:
+        await self._engine.unload()
+        return {}
+
+    async def _status(self, id: int, message: Message) -> dict[str, Any]:
+        return self._engine.status()
+
+
+def start(js: Any) -> Callable[[str], None]:
+    """Called once by worker.mjs with its host object; returns the function that takes requests."""
+    return Worker(BrowserHost(js), js.post).handle

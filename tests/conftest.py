@@ -1,0 +1,72 @@
+"""Shared fixtures: a static server, Chromium, and the places of things."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BROWSER_FLAGS = ["--no-sandbox", "--disable-background-networking", "--no-first-run"]
+GPU_FLAGS = [*BROWSER_FLAGS, "--enable-unsafe-webgpu"]
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    extensions_map = {  # noqa: RUF012 - the base class declares it so
+        **http.server.SimpleHTTPRequestHandler.extensions_map,
+        ".mjs": "text/javascript",
+        ".wasm": "application/wasm",
+    }
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class StaticServer:
+    """Serves a folder on 127.0.0.1; remembers the paths that were asked for."""
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        self.requests: list[str] = []
+        requests = self.requests
+
+        class Handler(_Handler):
+            def do_GET(self) -> None:
+                requests.append(self.path)
+                super().do_GET()
+
+        handler = functools.partial(Handler, directory=str(folder))
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self.port = self._server.server_port
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> str:
+    """The browser that `build.py test` found, or one on the PATH."""
+    path = os.environ.get("OCTAVO_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    assert path, "no Chromium: run the tests through `python3 build.py test`"
+    return path
+
+
+@pytest.fixture(scope="session")
+def playwright() -> Iterator[Any]:
+    """One Playwright for the whole run."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as p:
+        yield p

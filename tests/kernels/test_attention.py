@@ -1,0 +1,122 @@
+"""Rotary embedding, KV store and paged attention against the reference and against no paging."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.ops.attention import KV_BLOCK, KVLayout
+from engine.ops.state import StepRecord
+from engine.plan import Tensor
+from tests.kernels.cases import assert_close, builder, numbers, rows, state
+from tests.kernels.harness import Case, Harness
+
+SHAPES = {
+    "grouped": (6, 2, 16),
+    "smollm2": (9, 3, 64),
+    "single": (1, 1, 32),
+    "wide": (4, 1, 128),
+}
+
+
+def rope(context: int, head_dim: int) -> np.ndarray:
+    half = head_dim // 2
+    angles = np.arange(context)[:, None] * 10000.0 ** (-np.arange(half) / half)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+
+
+def case_of(
+    device: str, kv: KVLayout, position: int, tokens: int, capacity: int, table: np.ndarray
+) -> tuple[Case, Tensor]:
+    """A step of ``tokens`` at ``position`` over a history of random keys and values."""
+    b = builder(device, capacity)
+    width = (kv.q_heads + 2 * kv.kv_heads) * kv.head_dim
+    y = ops.attention(b, state("qkv", capacity, width), kv, 0)
+    history = np.random.default_rng(7)
+    shape = (kv.num_blocks, kv.kv_heads, KV_BLOCK, kv.head_dim)
+    pools = {}
+    for which in ("k", "v"):
+        logical = history.standard_normal((kv.max_blocks, *shape[1:]))
+        pools[f"{which}.0"] = np.full(shape, np.nan, np.float16)
+        pools[f"{which}.0"][table] = logical[: len(table)].astype(np.float16)
+        # What no token was written to yet may hold anything.
+        blocks = pools[f"{which}.0"]
+        for t in range(position, len(table) * KV_BLOCK):
+            blocks[table[t // KV_BLOCK], :, t % KV_BLOCK] = np.nan
+    full_table = np.zeros(kv.max_blocks, np.uint32)
+    full_table[: len(table)] = table
+    arrays = {
+        "qkv": rows(numbers(position + 1, tokens, width), capacity),
+        "rope": rope(kv.context, kv.head_dim),
+        "block_table": full_table,
+        **pools,
+    }
+    return Case(b.build(), arrays, {}, StepRecord(position, tokens)), y
+
+
+def layout(shape: str, halves: bool, context: int = 400) -> KVLayout:
+    q_heads, kv_heads, head_dim = SHAPES[shape]
+    blocks = math.ceil(context / KV_BLOCK) + 3
+    return KVLayout(blocks, context, q_heads, kv_heads, head_dim, head_dim**-0.5, halves)
+
+
+def scattered(kv: KVLayout, seed: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(kv.num_blocks)[: kv.max_blocks].astype(np.uint32)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("device", "tokens", "capacity"),
+    [("plain", 1, 1), ("plain", 19, 24), ("workgroup", 1, 1), ("workgroup", 33, 40)],
+)
+def test_attention(
+    harness: Harness, device: str, tokens: int, capacity: int, shape: str, halves: bool
+) -> None:
+    kv = layout(shape, halves)
+    for position in (0, 15, 16, 64, 130, 400 - tokens):
+        case, y = case_of(device, kv, position, tokens, capacity, scattered(kv))
+        pools = [kv.pool("k", 0), kv.pool("v", 0)]
+        got, *got_pools = harness.run(case, [y, *pools])
+        want = case.reference()
+        assert_close(got[:tokens], want[y.name][:tokens], 2e-3)
+        for pool, values in zip(pools, got_pools, strict=True):
+            stored = ~np.isnan(want[pool.name])
+            assert (np.isnan(values) == ~stored).all(), "a place was written that is no token's"
+            assert_close(values[stored], want[pool.name][stored], 1e-3)
+
+
+@pytest.mark.parametrize(("device", "tokens"), [("plain", 1), ("plain", 19), ("workgroup", 1)])
+def test_paged_equals_unpaged(harness: Harness, device: str, tokens: int) -> None:
+    kv = layout("smollm2", False)
+    outputs = []
+    for table in (np.arange(kv.max_blocks, dtype=np.uint32), scattered(kv)):
+        case, y = case_of(device, kv, 200, tokens, tokens, table)
+        outputs.append(harness.run(case, [y])[0])
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+
+
+def test_prefill_equals_decode(harness: Harness) -> None:
+    """The last token of a chunk sees what a single step at its position sees."""
+    kv = layout("grouped", False)
+    many, y_many = case_of("workgroup", kv, 60, 5, 8, scattered(kv))
+    (chunk, *pools) = harness.run(many, [y_many, kv.pool("k", 0), kv.pool("v", 0)])
+    one, y_one = case_of("workgroup", kv, 64, 1, 1, scattered(kv))
+    arrays: dict[str, Any] = dict(one.arrays)
+    arrays["qkv"] = many.arrays["qkv"][4:5]
+    arrays["k.0"], arrays["v.0"] = pools
+    single, *_ = harness.run(Case(one.plan, arrays, {}, one.step), [y_one])
+    assert_close(single[0], chunk[4], 1e-3)
+
+
+def test_long_context(harness: Harness) -> None:
+    """Beyond SPLITS * TILE tokens a span has several tiles, and the softmax runs over them."""
+    kv = layout("single", False, context=4500)
+    for position in (2048, 4400):
+        case, y = case_of("workgroup", kv, position, 1, 1, scattered(kv))
+        (got,) = harness.run(case, [y])
+        assert_close(got, case.reference()[y.name], 2e-3)

@@ -1,0 +1,120 @@
+"""Linear layers, norms and embeddings against their references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.ops.linear import Norm, quantize
+from engine.ops.state import StepRecord
+from tests.kernels.cases import DEVICES, assert_close, builder, numbers, rows, state, weight
+from tests.kernels.harness import Case, Harness
+
+QUANTS = ["Q4_0", "Q4_1", "Q8_0", "F16", "F32"]
+# (tokens of the step, capacity of the plan, K, N): odd sizes, one row, one token, tile borders.
+SHAPES = [
+    (1, 1, 32, 1),
+    (1, 1, 96, 37),
+    (1, 1, 576, 65),
+    (1, 16, 64, 5),
+    (7, 16, 96, 37),
+    (16, 16, 64, 64),
+    (65, 80, 32, 70),
+]
+# f32 sums in another order; the reference of the q8 kernels starts from the same 8-bit values.
+TOLERANCE = 2e-6
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("quant", QUANTS)
+def test_linear(harness: Harness, device: str, quant: str) -> None:
+    for tokens, capacity, k, n in SHAPES:
+        b = builder(device, capacity)
+        x, w = state("x", capacity, k), weight("w", n, k, quant=quant)
+        y = ops.linear(b, x, w)
+        inputs = {"x": rows(numbers(k, tokens, k), capacity)}
+        case = Case(b.build(), inputs, {"w": numbers(n, n, k)}, StepRecord(3, tokens))
+        (got,) = harness.run(case, [y])
+        assert_close(got[:tokens], case.reference()[y.name][:tokens], TOLERANCE)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_everything_fused(harness: Harness, device: str, tokens: int) -> None:
+    k, n = 96, 40
+    b = builder(device, tokens)
+    x, residual = state("x", tokens, k), state("residual", tokens, n)
+    norm = Norm(weight("gain", k), 1e-5)
+    bias = weight("bias", n)
+    y = ops.linear(b, x, weight("w", n, k, quant="Q4_1"), norm=norm, bias=bias, residual=residual)
+    inputs = {"x": numbers(1, tokens, k), "residual": numbers(2, tokens, n)}
+    weights = {"w": numbers(3, n, k), "gain": numbers(4, k), "bias": numbers(5, n)}
+    case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
+    (got,) = harness.run(case, [y])
+    # Rounding the activations to 8 bits can fall to either side of a half.
+    assert_close(got, case.reference()[y.name], 1e-2 if DEVICES[device].activations == "q8" else 5e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_gated_linear(harness: Harness, device: str, tokens: int) -> None:
+    k, f = 64, 26
+    b = builder(device, tokens)
+    y = ops.gated_linear(b, state("x", tokens, k), weight("w", 2 * f, k, quant="Q4_1"))
+    inputs = {"x": numbers(1, tokens, k) * 0.2}
+    case = Case(b.build(), inputs, {"w": numbers(2, 2 * f, k) * 0.2}, StepRecord(0, tokens))
+    (got,) = harness.run(case, [y])
+    assert_close(got, case.reference()[y.name], 1e-5)
+
+
+@pytest.mark.parametrize("device", ["plain", "workgroup"])
+@pytest.mark.parametrize(("tokens", "k"), [(1, 32), (5, 576), (3, 2048)])
+def test_rmsnorm(harness: Harness, device: str, tokens: int, k: int) -> None:
+    b = builder(device, 8)
+    y = ops.rmsnorm(b, state("x", 8, k), weight("gain", k), 1e-5)
+    inputs = {"x": rows(numbers(1, tokens, k), 8)}
+    case = Case(b.build(), inputs, {"gain": numbers(2, k)}, StepRecord(0, tokens))
+    (got,) = harness.run(case, [y])
+    assert_close(got[:tokens], case.reference()[y.name][:tokens], TOLERANCE)
+
+
+def test_quantize_activations(harness: Harness) -> None:
+    b = builder("plain-q8", 8)
+    quants, scales = quantize(b, state("x", 8, 96))
+    x = numbers(1, 5, 96)
+    x[2, 32:64] = 0  # a block of zeros has no scale
+    case = Case(b.build(), {"x": rows(x, 8)}, {}, StepRecord(0, 5))
+    got_quants, got_scales = harness.run(case, [quants, scales])
+    values = got_quants[:5].view(np.int8).reshape(5, 3, 32) * got_scales[:5, :, :1]
+    step = np.abs(x.reshape(5, 3, 32)).max(axis=-1, keepdims=True) / 127
+    assert (np.abs(values - x.reshape(5, 3, 32)) <= step * 0.501).all()
+    np.testing.assert_allclose(got_scales[:5, :, 1], values.sum(axis=-1), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("quant", QUANTS)
+def test_embedding_is_exact(harness: Harness, quant: str) -> None:
+    """Also the proof that repacking loses no bit, whatever the shard borders cut."""
+    vocab, k = 61, 96
+    for shard_size in (64, 1000, 4096, 1 << 20):
+        b = builder("plain", vocab)
+        tokens = state("tokens", vocab, dtype="u32")
+        y = ops.embed(b, tokens, weight("w", vocab, k, quant=quant))
+        ids = np.random.default_rng(0).permutation(vocab).astype(np.uint32)
+        weights = {"w": numbers(1, vocab, k)}
+        case = Case(b.build(), {"tokens": ids}, weights, StepRecord(0, vocab), shard_size)
+        (got,) = harness.run(case, [y])
+        # d * q + m may be fused on the device: one rounding less than in the reference.
+        np.testing.assert_allclose(got, case.reference()[y.name], rtol=1e-6, atol=1e-6)
+
+
+def test_stacked_weights(harness: Harness) -> None:
+    b = builder("plain", 8)
+    from engine.weights.quants import make_weight
+
+    w = make_weight("stack", (3 + 5 + 2, 64), "Q8_0", ("q", "k", "v"))
+    y = ops.linear(b, state("x", 8, 64), w)
+    weights = {"q": numbers(1, 3, 64), "k": numbers(2, 5, 64), "v": numbers(3, 2, 64)}
+    case = Case(b.build(), {"x": numbers(4, 8, 64)}, weights, StepRecord(0, 8), 200)
+    (got,) = harness.run(case, [y])
+    assert_close(got, case.reference()[y.name], TOLERANCE)

@@ -1,0 +1,53 @@
+"""The engine natively: a host that reads a GGUF file from disk and computes with NumPy."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.backends.base import Device
+from engine.backends.cpu import CpuDevice
+from engine.config import LoadConfig
+from engine.errors import OctavoError
+from engine.tokenizer import Encoder
+from engine.tokenizer.native import open_native
+
+
+class NativeHost:
+    """Serves ``path`` in shards of ``shard_size`` bytes; ``device`` None makes a CPU device."""
+
+    def __init__(self, path: Path, shard_size: int = 1 << 24, device: Device | None = None) -> None:
+        self.data = path.read_bytes()
+        self.shard_size = shard_size
+        self.device = device
+        self.cancelled = False
+
+    async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
+        sizes = [len(self._cut(i)) for i in range(-(-len(self.data) // self.shard_size))]
+        progress(len(self.data), len(self.data))
+        return json.dumps({"size": len(self.data), "shards": [{"size": s} for s in sizes]})
+
+    def _cut(self, index: int) -> bytes:
+        return self.data[index * self.shard_size : (index + 1) * self.shard_size]
+
+    async def read_shard(self, index: int) -> bytes:
+        if self.cancelled:
+            raise OctavoError("request.cancelled")
+        return self._cut(index)
+
+    def head_of(self, shard: bytes, count: int) -> bytes:
+        return shard[:count]
+
+    def cancel_shards(self) -> None:
+        self.cancelled = True
+
+    async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
+        return self.device or CpuDevice(), ""
+
+    async def open_tokenizer(self, json_text: str) -> Encoder:
+        return open_native(json_text)
+
+    def now(self) -> float:
+        return time.monotonic()

@@ -1,0 +1,378 @@
+// The player: owns the GPU device and its buffers, compiles recorded plans once and replays them.
+// It knows nothing of models; buffers and plans go by name, and everything that changes from
+// step to step lives in GPU buffers.
+
+/**
+ * @typedef {{code: string, layout: ("read" | "read_write")[], constants: Record<string, number>}} WirePipeline
+ * `code` is a key of `modules`.
+ * @typedef {{pipeline: number, buffers: string[], grid: number[], tokens: number}} WireDispatch
+ * With `tokens`, the y grid is ceil(step tokens / tokens).
+ * @typedef {{modules: Record<string, string>, pipelines: WirePipeline[], plans: Record<string, WireDispatch[]>}} Wire
+ * @typedef {{name: string, bytes: number, label: string}} WireBuffer
+ * @typedef {{repack: string, source: number, first: number, count: number, buffers: string[], bytes: number}} WireJob
+ * Repack `count` blocks from byte `source` of the raw shard, the first one being block `first`;
+ * with an empty `repack`, copy `bytes` from `source` to byte `first`.
+ * @typedef {{pipeline: GPUComputePipeline, group: GPUBindGroup, grid: number[], tokens: number}} Dispatch
+ */
+
+export const CARRY = 512; // bytes before a shard that hold the last, incomplete block of the one before
+const RING = 256; // sampled ids wait in a ring of this many
+const JOB_ALIGN = 256; // minimum alignment of a storage binding's offset
+const MAX_WORKGROUPS = 65535;
+
+/** An error with a stable code that Python passes on. */
+export class GpuError extends Error {
+  /** @param {string} code @param {string} message */
+  constructor(code, message) {
+    super(message);
+    this.code = code;
+  }
+}
+
+export class Gpu {
+  /** @type {Promise<Gpu | null> | null} */
+  static #request = null;
+
+  /** The adapter and device of this worker, or null where there is none. Asked for once.
+   * @returns {Promise<Gpu | null>} */
+  static request() {
+    Gpu.#request ??= Gpu.#open();
+    return Gpu.#request;
+  }
+
+  static async #open() {
+    const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" });
+    if (!adapter) return null;
+    const wanted = /** @type {GPUFeatureName[]} */ (["subgroups", "timestamp-query"]);
+    const { limits } = adapter;
+    const device = await adapter.requestDevice({
+      requiredFeatures: wanted.filter((name) => adapter.features.has(name)),
+      requiredLimits: {
+        maxBufferSize: limits.maxBufferSize,
+        maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,
+        maxComputeWorkgroupStorageSize: limits.maxComputeWorkgroupStorageSize,
+        maxStorageBuffersPerShaderStage: Math.min(10, limits.maxStorageBuffersPerShaderStage),
+      },
+    });
+    const gpu = new Gpu(adapter, device);
+    device.lost.then(() => {
+      Gpu.#request = null;
+    });
+    return gpu;
+  }
+
+  /** @param {GPUAdapter} adapter @param {GPUDevice} device */
+  constructor(adapter, device) {
+    this.adapter = adapter;
+    this.device = device;
+    /** @type {Map<string, GPUBuffer>} */
+    this.buffers = new Map();
+    /** @type {Map<string, number>} */
+    this.bytesByLabel = new Map();
+    /** @type {Map<string, Dispatch[]>} */
+    this.plans = new Map();
+    /** @type {Map<string, Promise<GPUComputePipeline>>} */
+    this.pipelines = new Map();
+    /** @type {Map<string, GPUBindGroupLayout>} */
+    this.layouts = new Map();
+    /** @type {GPUBuffer[]} */
+    this.readers = [];
+    /** @type {GPUBuffer | null} */
+    this.previousShard = null;
+    this.encodeMs = 0;
+    this.submits = 0;
+    /** @type {string | null} */
+    this.failure = null;
+    device.addEventListener("uncapturederror", (event) => {
+      this.failure ??= event.error.message;
+    });
+    /** Rejects when the device is lost; raced against every wait. @type {Promise<never>} */
+    this.lost = device.lost.then((info) => {
+      throw new GpuError("gpu.lost", `The GPU device was lost: ${info.message || info.reason}`);
+    });
+    this.lost.catch(() => {});
+  }
+
+  /** What Python needs to know of the adapter, as JSON. @returns {string} */
+  describe() {
+    const { info, features, limits } = this.adapter;
+    const software = info.isFallbackAdapter || /swiftshader|llvmpipe/i.test(info.architecture + info.description);
+    return JSON.stringify({
+      name: [info.vendor, info.architecture, info.description].filter(Boolean).join(" "),
+      software,
+      subgroup: features.has("subgroups") ? info.subgroupMinSize : 0,
+      max_binding_bytes: limits.maxStorageBufferBindingSize,
+      max_buffer_bytes: limits.maxBufferSize,
+      workgroup_bytes: limits.maxComputeWorkgroupStorageSize,
+    });
+  }
+
+  /** Creates buffers, zeroed. @param {string} json WireBuffer[] */
+  async allocate(json) {
+    this.device.pushErrorScope("out-of-memory");
+    this.device.pushErrorScope("validation");
+    for (const { name, bytes, label } of /** @type {WireBuffer[]} */ (JSON.parse(json))) {
+      const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
+      const size = Math.max(16, Math.ceil(bytes / 16) * 16);
+      this.buffers.set(name, this.device.createBuffer({ label: name, size, usage }));
+      this.bytesByLabel.set(label, (this.bytesByLabel.get(label) ?? 0) + size);
+    }
+    const errors = [await this.device.popErrorScope(), await this.device.popErrorScope()];
+    const error = errors.find(Boolean);
+    if (error) throw new GpuError("gpu.limits", `The GPU could not give the memory: ${error.message}`);
+  }
+
+  /** Bytes held on the GPU by label, as JSON. @returns {string} */
+  memory() {
+    return JSON.stringify(Object.fromEntries(this.bytesByLabel));
+  }
+
+  /** @param {string} name @returns {GPUBuffer} */
+  buffer(name) {
+    const buffer = this.buffers.get(name);
+    if (!buffer) throw new GpuError("internal", `There is no buffer ${name}.`);
+    return buffer;
+  }
+
+  /** @param {string} name @param {number} offset @param {Uint8Array<ArrayBuffer>} bytes */
+  write(name, offset, bytes) {
+    this.device.queue.writeBuffer(this.buffer(name), offset, bytes);
+  }
+
+  /** @param {("read" | "read_write")[]} access @returns {GPUBindGroupLayout} */
+  #layout(access) {
+    const key = access.join();
+    let layout = this.layouts.get(key);
+    if (!layout) {
+      layout = this.device.createBindGroupLayout({
+        entries: access.map((mode, binding) => ({
+          binding,
+          visibility: GPUShaderStage.COMPUTE,
+          buffer: { type: mode === "read" ? "read-only-storage" : "storage" },
+        })),
+      });
+      this.layouts.set(key, layout);
+    }
+    return layout;
+  }
+
+  /** @param {string} code @param {WirePipeline} wire @returns {Promise<GPUComputePipeline>} */
+  #pipeline(code, wire) {
+    const key = JSON.stringify([code, wire.layout, wire.constants]);
+    let pipeline = this.pipelines.get(key);
+    if (!pipeline) {
+      pipeline = this.device.createComputePipelineAsync({
+        layout: this.device.createPipelineLayout({ bindGroupLayouts: [this.#layout(wire.layout)] }),
+        compute: { module: this.#module(code), entryPoint: "main", constants: wire.constants },
+      });
+      this.pipelines.set(key, pipeline);
+    }
+    return pipeline;
+  }
+
+  /** @type {Map<string, GPUShaderModule>} */
+  #modules = new Map();
+
+  /** @param {string} code @returns {GPUShaderModule} */
+  #module(code) {
+    let module = this.#modules.get(code);
+    if (!module) {
+      module = this.device.createShaderModule({ code });
+      this.#modules.set(code, module);
+    }
+    return module;
+  }
+
+  /** Compiles the pipelines of plans whose buffers are allocated, and binds them.
+   * @param {string} json Wire @param {(done: number, total: number) => void} [progress] */
+  async compile(json, progress) {
+    const wire = /** @type {Wire} */ (JSON.parse(json));
+    let done = 0;
+    const pipelines = await Promise.all(
+      wire.pipelines.map(async (p) => {
+        const pipeline = await this.#pipeline(wire.modules[p.code], p);
+        progress?.(++done, wire.pipelines.length);
+        return pipeline;
+      }),
+    );
+    /** @type {Map<string, GPUBindGroup>} */
+    const groups = new Map();
+    for (const [name, dispatches] of Object.entries(wire.plans)) {
+      this.plans.set(
+        name,
+        dispatches.map(({ pipeline, buffers, grid, tokens }) => {
+          const access = wire.pipelines[pipeline].layout;
+          const key = `${access.join()}|${buffers.join()}`;
+          const group = groups.get(key) ?? this.#bind(this.#layout(access), buffers);
+          groups.set(key, group);
+          return { pipeline: pipelines[pipeline], group, grid, tokens };
+        }),
+      );
+    }
+  }
+
+  /** @param {GPUBindGroupLayout} layout @param {string[]} names */
+  #bind(layout, names) {
+    return this.device.createBindGroup({
+      layout,
+      entries: names.map((name, binding) => ({ binding, resource: { buffer: this.buffer(name) } })),
+    });
+  }
+
+  /** Replays plans one after another, `repeat` times with a submit each, and resolves to `count`
+   * sampled ids from ring place `first` on; with no ids wanted, resolves when the GPU is done.
+   * @param {string} names plans, separated by commas @param {number} tokens tokens of the step
+   * @param {number} repeat @param {number} first @param {number} count
+   * @returns {Promise<Uint32Array>} */
+  run(names, tokens, repeat, first, count) {
+    const started = performance.now();
+    const plans = names.split(",").map((name) => this.plans.get(name) ?? []);
+    const reader = count ? this.#reader() : null;
+    for (let i = 0; i < repeat; i++) {
+      const encoder = this.device.createCommandEncoder();
+      const pass = encoder.beginComputePass();
+      for (const plan of plans) this.#encode(pass, plan, tokens);
+      pass.end();
+      if (reader && i === repeat - 1) {
+        encoder.copyBufferToBuffer(this.buffer("sampled"), 0, reader, 0, RING * 4);
+      }
+      this.device.queue.submit([encoder.finish()]);
+    }
+    this.submits += repeat;
+    this.encodeMs += performance.now() - started;
+    return this.#settle(reader ? this.#ids(reader, first, count) : this.#idle());
+  }
+
+  /** @param {GPUComputePassEncoder} pass @param {Dispatch[]} plan @param {number} tokens */
+  #encode(pass, plan, tokens) {
+    let current = null;
+    for (const { pipeline, group, grid, tokens: each } of plan) {
+      if (pipeline !== current) pass.setPipeline(pipeline);
+      current = pipeline;
+      pass.setBindGroup(0, group);
+      pass.dispatchWorkgroups(grid[0], each ? Math.ceil(tokens / each) : grid[1], grid[2]);
+    }
+  }
+
+  #reader() {
+    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
+    return this.readers.pop() ?? this.device.createBuffer({ label: "reader", size: RING * 4, usage });
+  }
+
+  /** @param {GPUBuffer} reader @param {number} first @param {number} count */
+  async #ids(reader, first, count) {
+    await reader.mapAsync(GPUMapMode.READ);
+    const ring = new Uint32Array(reader.getMappedRange());
+    const ids = Uint32Array.from({ length: count }, (_, i) => ring[(first + i) % RING]);
+    reader.unmap();
+    this.readers.push(reader);
+    return ids;
+  }
+
+  async #idle() {
+    await this.device.queue.onSubmittedWorkDone();
+    return new Uint32Array();
+  }
+
+  /** @template T @param {Promise<T>} promise @returns {Promise<T>} */
+  async #settle(promise) {
+    const value = await Promise.race([promise, this.lost]);
+    if (this.failure) {
+      const message = this.failure;
+      this.failure = null;
+      throw new GpuError("internal", `The GPU refused a command: ${message}`);
+    }
+    return value;
+  }
+
+  /** Reads a buffer back. @param {string} name @param {number} offset @param {number} bytes
+   * @returns {Promise<Uint8Array>} */
+  async read(name, offset, bytes) {
+    const size = Math.ceil(bytes / 4) * 4;
+    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
+    const reader = this.device.createBuffer({ size, usage });
+    const encoder = this.device.createCommandEncoder();
+    encoder.copyBufferToBuffer(this.buffer(name), offset, reader, 0, size);
+    this.device.queue.submit([encoder.finish()]);
+    await this.#settle(reader.mapAsync(GPUMapMode.READ));
+    const copy = new Uint8Array(reader.getMappedRange().slice(0)).subarray(0, bytes);
+    reader.destroy();
+    return copy;
+  }
+
+  /** Takes the next shard of a model: puts it on the GPU and repacks the weights in it. The last
+   * `carry` bytes stay for the next shard, whose first block they begin.
+   * @param {Uint8Array} bytes @param {number} carry @param {string} jobsJson WireJob[]
+   * @param {string} kernelsJson code of each repack kernel */
+  async upload(bytes, carry, jobsJson, kernelsJson) {
+    const jobs = /** @type {WireJob[]} */ (JSON.parse(jobsJson));
+    const kernels = /** @type {Record<string, WirePipeline>} */ (JSON.parse(kernelsJson));
+    const size = CARRY + Math.ceil(bytes.length / 4) * 4;
+    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
+    const raw = this.device.createBuffer({ label: "shard", size, usage, mappedAtCreation: true });
+    new Uint8Array(raw.getMappedRange()).set(bytes, CARRY);
+    raw.unmap();
+    const repacks = await Promise.all(
+      jobs.filter((job) => job.repack).map(async (job) => {
+        const kernel = kernels[job.repack];
+        return { job, kernel, pipeline: await this.#pipeline(kernel.code, kernel) };
+      }),
+    );
+    const encoder = this.device.createCommandEncoder();
+    const previous = this.previousShard;
+    if (previous) encoder.copyBufferToBuffer(previous, previous.size - CARRY, raw, 0, CARRY);
+    for (const job of jobs.filter((j) => !j.repack)) {
+      encoder.copyBufferToBuffer(raw, job.source, this.buffer(job.buffers[0]), job.first, job.bytes);
+    }
+    const parameters = this.#parameters(repacks.map(({ job }) => job));
+    const pass = encoder.beginComputePass();
+    for (const [i, { job, kernel, pipeline }] of repacks.entries()) {
+      const outputs = job.buffers.map((name) => ({ buffer: this.buffer(name) }));
+      const offset = i * JOB_ALIGN;
+      const resources = [{ buffer: parameters, offset, size: 16 }, { buffer: raw }, ...outputs];
+      const entries = resources.map((resource, binding) => ({ binding, resource }));
+      pass.setPipeline(pipeline);
+      pass.setBindGroup(0, this.device.createBindGroup({ layout: this.#layout(kernel.layout), entries }));
+      pass.dispatchWorkgroups(...repackGrid(job.count));
+    }
+    pass.end();
+    this.device.queue.submit([encoder.finish()]);
+    previous?.destroy();
+    this.previousShard = carry ? raw : null;
+    if (!carry) raw.destroy();
+    parameters.destroy();
+    await this.#settle(this.#idle());
+  }
+
+  /** @param {WireJob[]} jobs @returns {GPUBuffer} */
+  #parameters(jobs) {
+    const size = Math.max(1, jobs.length) * JOB_ALIGN;
+    const usage = GPUBufferUsage.STORAGE;
+    const buffer = this.device.createBuffer({ label: "jobs", size, usage, mappedAtCreation: true });
+    const words = new Uint32Array(buffer.getMappedRange());
+    for (const [i, job] of jobs.entries()) {
+      const [x] = repackGrid(job.count);
+      words.set([job.source, job.first, job.count, x * 64], (i * JOB_ALIGN) / 4);
+    }
+    buffer.unmap();
+    return buffer;
+  }
+
+  /** Frees everything but the device. */
+  clear() {
+    for (const buffer of [...this.buffers.values(), ...this.readers]) buffer.destroy();
+    this.previousShard?.destroy();
+    this.previousShard = null;
+    this.buffers.clear();
+    this.bytesByLabel.clear();
+    this.plans.clear();
+    this.readers = [];
+  }
+}
+
+/** Workgroups of 64 blocks in x and y. @param {number} blocks @returns {[number, number]} */
+function repackGrid(blocks) {
+  const groups = Math.ceil(blocks / 64);
+  const x = Math.min(groups, MAX_WORKGROUPS);
+  return [x, Math.ceil(groups / x)];
+}
