@@ -1,0 +1,112 @@
+"""`build`: assembles dist/, the static site. Files that are right already are left alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+from engine.host import modules, npm, pins, runtime, shards, wheels
+from engine.host.errors import HostError
+from engine.host.files import exclusive, sha256, tree, write_whole
+from engine.host.paths import CACHE, DIST, NODE_MODULES, ROOT
+from engine.host.progress import Step, megabytes
+
+NOT_SERVED = (".d.ts", ".d.mts", "tsconfig.json", ".md")  # for the type checker and for readers
+MODELS = "models"  # folder in dist/
+PRECACHE = "precache.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`build` takes none."""
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The command."""
+    build()
+    return 0
+
+
+def build() -> Path:
+    """Brings dist/ up to date and returns its path."""
+    with exclusive(CACHE / "build.lock"):
+        _build()
+    total = sum(path.stat().st_size for path in DIST.rglob("*") if path.is_file())
+    print(f"dist/ is ready ({megabytes(total)})", flush=True)
+    return DIST
+
+
+def _build() -> None:
+    npm.install(npm.SITE)
+    files = wheels.for_page()
+    manifests = {model.id: _model(model) for model in pins.MODELS}
+    with Step("Assembling dist/"):
+        site = _own_files(manifests) | _npm_files() | _pyodide(files)
+        site[PRECACHE] = precache(site)
+        for name, data in site.items():
+            write_whole(DIST / name, data)
+        _remove_others(set(site))
+
+
+def model_file(model: pins.Model) -> Path:
+    """The GGUF of a pinned model, downloaded if need be."""
+    return wheels.take(model.gguf, CACHE / "models")
+
+
+def _model(model: pins.Model) -> bytes:
+    folder = DIST / MODELS / model.id
+    return shards.existing(folder, model) or shards.cut(model_file(model), folder, model)
+
+
+def _served(path: Path) -> bool:
+    return not path.name.endswith(NOT_SERVED) and not path.name.startswith(".")
+
+
+def _own_files(manifests: dict[str, bytes]) -> dict[str, bytes]:
+    """What lies in web/ and worker/, with the catalogue's hashes filled in."""
+    site: dict[str, bytes] = {}
+    for folder, place in (("web", ""), ("worker", "worker/")):
+        if not (ROOT / folder).is_dir():
+            raise HostError(f"The folder {folder}/ is missing.")
+        for path in tree(ROOT / folder, _served):
+            site[place + path.as_posix()] = (ROOT / folder / path).read_bytes()
+    site["models.json"] = shards.catalogue(site["models.json"], manifests)
+    return site
+
+
+def _npm_files() -> dict[str, bytes]:
+    site = {}
+    for place, source in pins.NPM_FILES.items():
+        data = (NODE_MODULES / source).read_bytes()
+        site[place] = modules.without_source_map(data) if place.endswith("js") else data
+    umd = (NODE_MODULES / pins.TOKENIZER_MODULE).read_bytes()
+    site["worker/web-tokenizers.js"] = modules.from_umd(umd, "tokenizers", ("Tokenizer",))
+    return site
+
+
+def _pyodide(files: list[Path]) -> dict[str, bytes]:
+    site = {f"pyodide/{path.name}": path.read_bytes() for path in files}
+    site["pyodide/pyodide-lock.json"] = runtime.lock(NODE_MODULES / pins.PYODIDE_LOCK, files)
+    return site
+
+
+def precache(site: dict[str, bytes]) -> bytes:
+    """The list of files that a first visit stores; its version changes with any of them.
+
+    The empty name stands for the page's own address. Models are stored by the worker instead.
+    """
+    names = sorted(name for name in site if not name.startswith(f"{MODELS}/"))
+    version = sha256("".join(f"{name}\0{sha256(site[name])}\n" for name in names).encode())
+    return json.dumps({"version": version[:16], "files": ["", *names]}, indent=1).encode()
+
+
+def _remove_others(names: set[str]) -> None:
+    """Deletes what an earlier build left; models of no catalogue entry go too."""
+    kept_models = {model.id for model in pins.MODELS}
+    for folder in (DIST / MODELS).iterdir():
+        if folder.name not in kept_models:
+            shutil.rmtree(folder)
+    for path in tree(DIST):
+        if path.parts[0] != MODELS and path.as_posix() not in names:
+            (DIST / path).unlink()

@@ -1,0 +1,53 @@
+"""npm packages, exactly as package-lock.json has them, into node_modules/."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from engine.host import pip
+from engine.host.errors import HostError
+from engine.host.files import fingerprint
+from engine.host.paths import LOCK_NODE, NODE_MODULES, ROOT, VENV_BIN
+from engine.host.process import run
+
+SITE = "site"  # only what the page needs
+ALL = "all"  # the type checker too
+INPUTS = (Path("package.json"), Path("package-lock.json"))
+
+
+def install(scope: str) -> None:
+    """Runs `npm ci` for SITE or ALL, unless that is done already for these very lock files."""
+    stamp = NODE_MODULES / ".octavo"
+    wanted = fingerprint(ROOT, INPUTS)
+    if stamp.is_file() and stamp.read_text() in (f"{ALL} {wanted}", f"{scope} {wanted}"):
+        return
+    npm = _program("npm")
+    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    if scope == SITE:
+        command += ["--omit=dev", "--omit=optional"]
+    run("Installing npm packages", command, _environment(npm))
+    stamp.write_text(f"{scope} {wanted}")
+
+
+def node() -> str:
+    """The node program: from the PATH, else from PyPI."""
+    return _program("node")
+
+
+def _program(name: str) -> str:
+    """`name` from the PATH if node and npm are both there, else the one that PyPI brings."""
+    if shutil.which("node") and shutil.which("npm"):
+        return str(shutil.which(name))
+    pip.install(LOCK_NODE, "Installing Node.js into .venv")
+    inside = shutil.which(name, path=str(VENV_BIN))
+    if not inside:
+        raise HostError(f"{name} was not found. Install Node.js with npm and run again.")
+    return inside
+
+
+def _environment(npm: str) -> dict[str, str]:
+    """npm starts `node` by name: the one beside it must come first."""
+    path = os.pathsep.join([str(Path(npm).parent), os.environ.get("PATH", "")])
+    return {"PATH": path}

