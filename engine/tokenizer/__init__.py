@@ -1,0 +1,17 @@
+"""From text to token ids and back.
+
+Encoding is done by the Rust tokenizer (natively or as WebAssembly in the tab), set up by the
+JSON that ``spec`` builds out of GGUF metadata; decoding is ours (``decoder``).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Encoder(Protocol):
+    """Turns text into token ids."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ``text``; control tokens written out in it become their single id."""
+        ...

@@ -1,0 +1,51 @@
+"""The vocabulary in GGUF metadata, checked once so that its users can rely on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import OctavoError
+
+# Values of tokenizer.ggml.token_type (llama.cpp's llama_token_type).
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Token texts as stored (byte-level alphabet for gpt2), and one type for each."""
+
+    tokens: list[str]
+    types: list[int]
+
+    def of_type(self, *kinds: int) -> list[int]:
+        """Ids of the tokens of these types, ascending."""
+        return [index for index, kind in enumerate(self.types) if kind in kinds]
+
+
+def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
+    """The vocabulary of a byte-level BPE model.
+
+    Raises tokenizer.unsupported for another tokenizer model and gguf.invalid for bad lists.
+    """
+    model = metadata.get("tokenizer.ggml.model")
+    if model != "gpt2":
+        raise OctavoError(
+            "tokenizer.unsupported",
+            f"The tokenizer model {model!r} is not supported.",
+            "Byte-level BPE tokenizers (gpt2) are.",
+        )
+    tokens = string_list(metadata, "tokenizer.ggml.tokens")
+    types = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
+    if not isinstance(types, list) or len(types) != len(tokens):
+        raise OctavoError("gguf.invalid", "There is not exactly one token type for each token.")
+    return Vocabulary(tokens, types)
+
+
+def string_list(metadata: dict[str, Any], key: str) -> list[str]:
+    """The non-empty list of strings under ``key``; raises gguf.invalid without one."""
+    value = metadata.get(key)
+    # Arrays in GGUF are of one type, so the first element speaks for all.
+    if not isinstance(value, list) or not value or not isinstance(value[0], str):
+        raise OctavoError("gguf.invalid", f"The metadata lacks the list of strings {key!r}.")
+    return value

@@ -1,0 +1,258 @@
+"""Writes the golden files: what `transformers` computes from the same GGUF, in float32.
+
+Nothing of the engine is used here. See README.md beside this file for the exact commands.
+
+    python make_golden.py tiny
+    python make_golden.py smollm2 PATH/TO/SmolLM2-135M-Instruct.Q4_1.gguf
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import tokenizers
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+HERE = Path(__file__).parent
+Prompt = dict[str, Any]
+
+# Prompts with large margins, picked out of some 480, whose text never
+# holds a control token, so that it is the same whether or not generation stops at one.
+TINY_STEPS = 200
+TINY_PROMPTS: dict[str, list[Prompt]] = {
+    "tiny": [
+        {"name": "ship", "user": "How do you find the ship on the shore?"},
+        {"name": "rain", "user": "Where is the rain in the sea?"},
+        {"name": "one token", "random": [1, 50]},
+        {"name": "130 tokens", "random": [130, 28]},
+    ],
+    "tiny_untied": [
+        {"name": "rain", "user": "Where is the rain of the day?"},
+        {"name": "window", "user": "How do you find the window of the day?"},
+        {"name": "130 tokens", "random": [130, 2]},
+    ],
+}
+FIRST_ORDINARY, TINY_VOCAB = 3, 600
+
+SMOLLM2_STEPS = 48
+LONG_QUESTION = (
+    "Here is a short story. A lighthouse keeper named Ines lived alone on a rocky island. Every "
+    "evening she climbed one hundred and twelve steps to light the lamp, and every morning she "
+    "climbed down again to write the weather in a blue notebook. One winter a storm broke the "
+    "window of the lamp room, and the wind put out the light. Ines carried the small lamp from "
+    "her kitchen up the stairs and held it in her hands until the sun rose. Three fishing boats "
+    "came home safely that night. The fishermen never learned who had held the lamp, but in the "
+    "spring they left a basket of oranges and a new blue notebook at her door. Ines ate one "
+    "orange, gave the others to the gulls, and wrote the weather on the first page. Now answer "
+    "in one sentence: what did the fishermen leave at her door, and why?"
+)
+SMOLLM2_PROMPTS: list[Prompt] = [
+    {"name": "capital", "user": "What is the capital of France?"},
+    {"name": "code", "user": "Write a Python function that adds two numbers."},
+    {"name": "accents", "user": "Traduis en anglais : « Où est le café près de l'église ? »"},
+    {"name": "chinese", "user": "你好！请用中文介绍一下你自己。🙂"},
+    {
+        "name": "turns",
+        "messages": [
+            {"role": "system", "content": "You are a friendly teacher. Answer briefly."},
+            {"role": "user", "content": "My name is Ada and I have 3 apples."},
+            {"role": "assistant", "content": "Hello Ada! What would you like to know?"},
+            {"role": "user", "content": "I eat 1 apple. How many are left, and what is my name?"},
+        ],
+    },
+    {"name": "story", "user": LONG_QUESTION},
+]
+# The text whose negative log-likelihood is recorded.
+PASSAGE = (
+    "The tide had gone out further than anyone could remember, and the whole bay lay open like a "
+    "page. Children ran over the ribbed sand, finding shells, bottles, a rusted anchor and, near "
+    "the old pier, the ribs of a wooden boat. In 1907 the boat had carried 24 barrels of oil and "
+    "a crew of 6; by 1908 nobody in the village would speak of it. The teacher, who liked facts, "
+    "wrote a list: length 11.5 metres, width 3.2 metres, timber oak, fastenings copper. The baker "
+    'said the list was very good, but that it left out the dog. "What dog?" asked the teacher. '
+    '"There is always a dog," said the baker. They walked home slowly, because the light was '
+    "yellow and the air smelled of salt and bread, and because neither of them wanted to be the "
+    "first to say that the water was coming back. When it came, it came without any noise, filling "
+    "the footprints one after another, then the holes, then the boat. By supper there was only the "
+    "sea again, flat and grey, and a list on a kitchen table: length, width, timber, copper, dog. "
+    "The next morning the teacher went to the school early and asked the oldest pupil to read the "
+    "list aloud. He read it twice, the second time with great care, and nobody laughed."
+)
+
+
+class Oracle:
+    """A GGUF model in `transformers`, float32 on the CPU, with its tokenizer."""
+
+    def __init__(self, path: Path) -> None:
+        where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
+        self.path = path
+        self.model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(**where)
+        split = tokenizers.pre_tokenizers
+        # transformers' GGUF loader knows no "smollm": its digits must be split one by one.
+        self.tokenizer.backend_tokenizer.pre_tokenizer = split.Sequence(
+            [split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)]
+        )
+        self._check_dequantized()
+
+    def _check_dequantized(self) -> None:
+        """The loaded matrices must be, to the bit, what the gguf package dequantizes."""
+        stored = {tensor.name: tensor for tensor in gguf.GGUFReader(self.path).tensors}
+        loaded = self.model.state_dict()
+        names = {
+            "token_embd.weight": "model.embed_tokens.weight",
+            "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
+            "blk.2.attn_v.weight": "model.layers.2.self_attn.v_proj.weight",
+        }
+        for name, other in names.items():
+            tensor = stored[name]
+            expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            assert np.array_equal(expected, loaded[other].numpy()), name
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids; control tokens in the text are recognised."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def chat(self, messages: list[dict[str, str]]) -> str:
+        """The prompt text by the model's own template."""
+        text: str = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        return text
+
+    @torch.inference_mode()
+    def logits(self, ids: list[int]) -> torch.Tensor:
+        """(tokens, vocabulary) for the whole text at once."""
+        return self.model(torch.tensor([ids]), use_cache=False).logits[0]
+
+    @torch.inference_mode()
+    def greedy(self, ids: list[int], steps: int, stop: set[int]) -> tuple[list[int], list[float]]:
+        """Greedy ids (a stop token included, then the end) and the top-2 margin of each."""
+        result, margins, cache, step = [], [], None, torch.tensor([ids])
+        for _ in range(steps):
+            output = self.model(step, past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            top = output.logits[0, -1].topk(2)
+            result.append(int(top.indices[0]))
+            margins.append(round(float(top.values[0] - top.values[1]), 5))
+            if result[-1] in stop:
+                break
+            step = top.indices[:1].view(1, 1)
+        return result, margins
+
+    def likelihood(self, text: str) -> dict[str, Any]:
+        """-log p of each token of ``text`` after those before it, in nats (the first has none)."""
+        ids = self.encode(text)
+        log_p = self.logits(ids)[:-1].double().log_softmax(-1)
+        nll = -log_p.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+        values = [round(float(value), 5) for value in nll]
+        return {
+            "text": text,
+            "ids": ids,
+            "nll": values,
+            "mean": round(sum(values) / len(values), 6),
+        }
+
+
+def record(oracle: Oracle, prompt: Prompt, steps: int, stop: set[int]) -> Prompt:
+    """One prompt with what the model makes of it."""
+    entry: Prompt = {"name": prompt["name"]}
+    if "random" in prompt:
+        rng = np.random.default_rng(prompt["random"])
+        ids = rng.integers(FIRST_ORDINARY, TINY_VOCAB, prompt["random"][0]).tolist()
+    else:
+        entry["messages"] = prompt.get(
+            "messages", [{"role": "user", "content": prompt.get("user")}]
+        )
+        entry["prompt"] = oracle.chat(entry["messages"])
+        ids = oracle.encode(entry["prompt"])
+    last = oracle.logits(ids)[-1]
+    greedy, margins = oracle.greedy(ids, steps, stop)
+    entry["prompt_ids"] = ids
+    entry["prefill"] = {
+        "first_logits": [round(float(value), 5) for value in last[:8]],
+        "argmax": int(last.argmax()),
+        "max": round(float(last.max()), 5),
+        "mean": round(float(last.mean()), 5),
+        "deviation": round(float(last.std()), 5),
+    }
+    entry["ids"] = greedy
+    entry["margins"] = margins
+    entry["min_margin"] = min(margins)
+    entry["text"] = oracle.tokenizer.decode(greedy, skip_special_tokens=True)
+    assert entry["prefill"]["argmax"] == greedy[0]
+    return entry
+
+
+def golden(path: Path, prompts: list[Prompt], steps: int, stop: set[int]) -> dict[str, Any]:
+    """The whole golden document of one model."""
+    oracle = Oracle(path)
+    return {
+        "model": path.name,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "made_with": {
+            module.__name__: module.__version__ for module in (torch, transformers, tokenizers, np)
+        },
+        "stop_ids": sorted(stop),
+        "prompts": [record(oracle, prompt, steps, stop) for prompt in prompts],
+        "passage": oracle.likelihood(PASSAGE if stop else PASSAGE[:420]),
+    }
+
+
+def save(name: str, document: dict[str, Any]) -> None:
+    """JSON with one field a line, but each list of numbers on one line."""
+
+    def lines(value: Any, indent: str = "") -> str:
+        if isinstance(value, dict):
+            inner = [
+                f"{indent}  {json.dumps(k)}: {lines(v, indent + '  ')}" for k, v in value.items()
+            ]
+            return "{\n" + ",\n".join(inner) + f"\n{indent}}}"
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            inner = [f"{indent}  {lines(item, indent + '  ')}" for item in value]
+            return "[\n" + ",\n".join(inner) + f"\n{indent}]"
+        return json.dumps(value, ensure_ascii=False)
+
+    (HERE / f"{name}.json").write_text(lines(document) + "\n", encoding="utf-8")
+    for prompt in document["prompts"]:
+        print(
+            name,
+            prompt["name"],
+            len(prompt["prompt_ids"]),
+            len(prompt["ids"]),
+            "margin",
+            prompt["min_margin"],
+            repr(prompt["text"][:200]),
+        )
+    print(
+        name,
+        "passage",
+        len(document["passage"]["ids"]),
+        "tokens, mean nll",
+        document["passage"]["mean"],
+    )
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("which", choices=["tiny", "smollm2"])
+    parser.add_argument("path", nargs="?", type=Path, help="the SmolLM2 GGUF")
+    arguments = parser.parse_args()
+    if arguments.which == "tiny":
+        for name, prompts in TINY_PROMPTS.items():
+            save(name, golden(HERE / f"{name}.gguf", prompts, TINY_STEPS, stop=set()))
+    else:
+        save("smollm2", golden(arguments.path, SMOLLM2_PROMPTS, SMOLLM2_STEPS, stop={2}))
+
+
+if __name__ == "__main__":
+    main()

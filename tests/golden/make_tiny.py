@@ -1,0 +1,156 @@
+"""Writes tiny.gguf and tiny_untied.gguf: random Llama models of half a megabyte, from a seed.
+
+Run with the packages of the test group: ``python tests/golden/make_tiny.py``. The sizes are
+chosen to be awkward: a feed-forward width that is no power of two, three layers, grouped
+heads. Weights are wide enough that greedy text varies instead of settling on one token.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+HERE = Path(__file__).parent
+SEED = 1
+LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, CONTEXT = 3, 64, 4, 2, 160, 512
+HEAD_DIM = HIDDEN // HEADS
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MERGES = 341
+PRE = "smollm"
+VOCAB = len(SPECIALS) + 256 + MERGES
+WIDTH = 1.5  # weights are normal with this over the square root of their inputs
+EMBEDDING = 0.5
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# What the merges are learned from: prose, code, numbers, accents, CJK, emoji and white space.
+TEXT = """
+A small lamp burned in the harbour office, and the clerk wrote down every ship that came in from
+the sea. Some carried salt, some carried oranges, and one carried nothing but letters. She read
+the names aloud while the rain fell on the roof and on the stones and on the slow green water.
+When the morning came the clerk opened the window, counted the masts, and began another page.
+The question was simple: who had sent the letters, and who was waiting for them on the shore?
+Nobody answered. The bell rang twice, the door opened, and a child asked for the time of day.
+What is the capital of the country? What is the sum of the numbers? How do you write the code?
+def total(values):
+    result = 0
+    for value in values:
+        result = result + value
+    return result
+
+if __name__ == "__main__":
+    print(total([1, 2, 3]))
+The user asked; the assistant answered. The system said: you are a helpful assistant.
+Le café était déjà fermé, la fenêtre ouverte, et l'été finissait. Où êtes-vous allés ? Là-bas.
+Die Straße führt über die Brücke; später fährt kein Zug mehr. Schöne Grüße!
+你好，世界。今天的天气很好，我们去海边看船。你好吗？我很好。世界很大。
+Bonjour 🙂 hello 🙂 goodbye 🚢🚢
+"""
+
+
+def learn_bpe() -> tuple[list[str], list[str]]:
+    """Tokens by id and merges ("left right") of a byte-level BPE over TEXT."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=SPECIALS,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([TEXT], trainer)
+    vocabulary = tokenizer.get_vocab()
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    return tokens, [" ".join(pair) for pair in merges]
+
+
+def matrices(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random weights by GGUF name, float32, (rows, columns)."""
+    shapes = {
+        "attn_q": (HEADS * HEAD_DIM, HIDDEN),
+        "attn_k": (KV_HEADS * HEAD_DIM, HIDDEN),
+        "attn_v": (KV_HEADS * HEAD_DIM, HIDDEN),
+        "attn_output": (HIDDEN, HEADS * HEAD_DIM),
+        "ffn_gate": (FFN, HIDDEN),
+        "ffn_up": (FFN, HIDDEN),
+        "ffn_down": (HIDDEN, FFN),
+    }
+    return {
+        f"blk.{layer}.{name}.weight": normal(rng, shape, WIDTH / shape[1] ** 0.5)
+        for layer in range(LAYERS)
+        for name, shape in shapes.items()
+    }
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
+    """Normally distributed float32 values around 0."""
+    return (rng.standard_normal(shape) * deviation).astype(np.float32)
+
+
+def add_metadata(writer: gguf.GGUFWriter) -> None:
+    """The hyperparameters, the tokenizer and the chat template."""
+    tokens, merges = learn_bpe()
+    writer.add_name("Octavo tiny")
+    writer.add_license("apache-2.0")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FFN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(HEAD_DIM)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(VOCAB)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(PRE)
+    writer.add_token_list(tokens)
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL if token in SPECIALS else gguf.TokenType.NORMAL for token in tokens]
+    )
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(SPECIALS.index("<|im_start|>"))
+    writer.add_eos_token_id(SPECIALS.index("<|im_end|>"))
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+
+
+def write(path: Path, seed: int, matrix_type: gguf.GGMLQuantizationType, tied: bool) -> None:
+    """One model file; ``tied`` uses the token embedding as the output matrix too."""
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, "llama")
+    add_metadata(writer)
+
+    def add(name: str, values: np.ndarray, kind: gguf.GGMLQuantizationType) -> None:
+        writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+
+    add(
+        "token_embd.weight", normal(rng, (VOCAB, HIDDEN), EMBEDDING), gguf.GGMLQuantizationType.Q8_0
+    )
+    for name, values in matrices(rng).items():
+        add(name, values, matrix_type)
+    norms = [f"blk.{i}.{kind}_norm.weight" for i in range(LAYERS) for kind in ("attn", "ffn")]
+    for name in [*norms, "output_norm.weight"]:
+        add(name, 1 + normal(rng, (HIDDEN,), 0.2), gguf.GGMLQuantizationType.F32)
+    if not tied:
+        add("output.weight", normal(rng, (VOCAB, HIDDEN), EMBEDDING), gguf.GGMLQuantizationType.F16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+if __name__ == "__main__":
+    write(HERE / "tiny.gguf", SEED, gguf.GGMLQuantizationType.Q4_1, tied=True)
+    write(HERE / "tiny_untied.gguf", SEED, gguf.GGMLQuantizationType.Q4_0, tied=False)

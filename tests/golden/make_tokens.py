@@ -1,0 +1,134 @@
+"""Writes tokens_smollm2.json and tokens_kinds.json: token ids as llama.cpp computes them.
+
+llama.cpp (the package `xllamacpp`) has its own vocabulary reader, pre-tokenizers and BPE, so
+its ids check ours independently. See README.md beside this file for the exact commands.
+
+    python make_tokens.py PATH/TO/SmolLM2-135M-Instruct.Q4_1.gguf
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import unicodedata
+import urllib.request
+from pathlib import Path
+
+import gguf
+import make_tiny
+import xllamacpp
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+HERE = Path(__file__).parent
+KINDS = ["gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-r1-qwen"]
+TEXTS = [
+    "",
+    " ",
+    "  ",
+    "Hello world",
+    " Hello  world   ",
+    "It's we'll I'VE they'Re don't 'tis o'clock",
+    "0 1 12 123 1234 12345 3.14159 1,000,000 0x1F 2026-01-31 12:34:56",
+    "a1b22c333 4th ½ ² ٣ ४५६ Ⅷ ① 一二三",
+    "\n",
+    "\n\n",
+    "\n\n\n  \n",
+    "a\nb\n\nc\r\nd\r\n\r\ne",
+    "tab\tand\t\ttabs \t mixed  \t\n",
+    "trailing spaces   \nand   inside    lines",
+    "\u00a0no-break\u00a0\u3000ideographic\u2003em\u200bzero\u2028line\u0085next",
+    "你好，世界。今天天气很好！",
+    "日本語のテキスト、カタカナ。한국어 문장입니다.",
+    "Привет, мир! Γειά σου. שלום עולם مرحبا بالعالم नमस्ते दुनिया สวัสดี",
+    "naïve café, Straße, İstanbul, Ångström, œuvre",
+    "e\u0301 o\u0308\u0323 n\u0303 A\u030a combining",
+    "🙂 🤖🚢 👩‍👩‍👧‍👦 🇫🇷🇯🇵 👍🏽 ✈️ ❤️‍🔥",
+    "def f(x, *args):\n    return {'a': x ** 2, \"b\": [i for i in args if i != 0]}  # note\n",
+    "for (int i = 0; i < n; ++i) { a[i] += b[i] << 2; } /* ok */ // done",
+    '<div class="x">&nbsp;&amp;</div> https://example.org/a?b=c&d=%20#e user@example.org',
+    "SELECT * FROM t WHERE a <> 'b' AND c LIKE '%d%';\n\n\t-- end",
+    "$x^2 + \\frac{a}{b} \\neq 0$ — “quoted” ‘single’ … €5 £6 ¥7 №8 ™ ©",
+    "!!! ??? ... --- ___ *** ((())) [[]] {{}} //// \\\\ ~~ `` ||",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    " " * 33 + "x" + "\n" * 17 + "=" * 40,
+    "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_end|><|im_end|> <|im_end|>x <|im_end |> <|IM_END|> <|endoftext|>a",
+    "<|im_start|system|> < |im_end| > |im_end|> <|im_",
+    "\x00\x01\x02\x07\x1b[0m\x7f control",
+    "\ufeffBOM \ufffd replacement \U0010fffd private \U000e0041 tag \ud7ff edge",
+    "Ġword Ċ ▁ ## @@ </s> <unk> [INST] [CLS]",
+    "CamelCaseWords snake_case_words kebab-case-words SCREAMING_CASE x86_64 v1.2.3-rc4",
+    "ﬁ ﬀ ǆ Å Ω ㎏ ｆｕｌｌ ｗｉｄｔｈ １２３",
+]
+
+
+class Server:
+    """llama.cpp with one model."""
+
+    def __init__(self, path: Path) -> None:
+        params = xllamacpp.CommonParams()
+        params.model.path = str(path)
+        params.n_ctx = 512
+        params.port = 0
+        self._server = xllamacpp.Server(params)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids; control tokens in the text are recognised, none is added."""
+        body = {"content": text, "add_special": False, "parse_special": True}
+        request = urllib.request.Request(
+            self._server.listening_address + "/tokenize",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as reply:
+            return json.load(reply)["tokens"]
+
+
+def learn_across_boundaries() -> tuple[list[str], list[str]]:
+    """A vocabulary whose merges cross every boundary, so that a missing split shows in ids."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=make_tiny.VOCAB + 400,
+        special_tokens=make_tiny.SPECIALS,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        max_token_length=6,
+        show_progress=False,
+    )
+    # Lines of a few characters: whole texts would be learned as single tokens.
+    text = "".join(TEXTS) + make_tiny.TEXT + "12 345 67890 1 2 3 10 20 30 11 22 33\n\n" * 3
+    tokenizer.train_from_iterator([text[i : i + 7] for i in range(0, len(text), 5)], trainer)
+    vocabulary = tokenizer.get_vocab()
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    return sorted(vocabulary, key=vocabulary.__getitem__), [" ".join(pair) for pair in merges]
+
+
+def kinds() -> dict[str, object]:
+    """Ids of TEXTS under each kind of pre-tokenizer with one small vocabulary."""
+    tokens, merges = learn_across_boundaries()
+    make_tiny.learn_bpe = lambda: (tokens, merges)
+    make_tiny.VOCAB = len(tokens)
+    document: dict[str, object] = {"tokens": tokens, "merges": merges, "kinds": {}}
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.gguf"
+            make_tiny.PRE = kind
+            make_tiny.write(path, 0, gguf.GGMLQuantizationType.Q4_0, tied=True)
+            server = Server(path)
+            # Qwen2 composes characters first (NFC), which llama.cpp leaves out.
+            skip = [t for t in TEXTS if kind == "qwen2" and unicodedata.normalize("NFC", t) != t]
+            document["kinds"][kind] = [[t, server.encode(t)] for t in TEXTS if t not in skip]
+    return document
+
+
+def save(name: str, document: object) -> None:
+    """Compact JSON, one file."""
+    text = json.dumps(document, ensure_ascii=True, indent=None, separators=(",", ":"))
+    (HERE / f"{name}.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    server = Server(Path(sys.argv[1]))
+    save("tokens_smollm2", [[text, server.encode(text)] for text in TEXTS])
+    save("tokens_kinds", kinds())

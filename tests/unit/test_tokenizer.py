@@ -1,0 +1,227 @@
+"""Tokenizer JSON from GGUF metadata: ids equal llama.cpp's, bad tables get clear errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.chat import ChatTemplate
+from engine.errors import OctavoError
+from engine.tokenizer.decoder import StreamDecoder, token_bytes
+from engine.tokenizer.native import open_native
+from engine.tokenizer.spec import FAMILIES, special_ids, tokenizer_json
+from engine.weights.gguf import read_header
+
+TESTS = Path(__file__).parents[1]
+GOLDEN = TESTS / "golden"
+Metadata = dict[str, Any]
+Rows = list[tuple[str, list[int]]]
+
+
+def golden(name: str) -> Any:
+    return json.loads((GOLDEN / name).read_text(encoding="utf-8"))
+
+
+def tiny() -> Metadata:
+    data = (GOLDEN / "tiny.gguf").read_bytes()
+    return read_header(data, len(data)).metadata
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Metadata:
+    """The real model's metadata: from OCTAVO_SMOLLM2 (a GGUF), or the first shard in dist/."""
+    shard = TESTS.parent / "dist/models/smollm2-135m-instruct-q4_1/000.bin"
+    path = Path(os.environ.get("OCTAVO_SMOLLM2", shard))
+    if not path.exists():
+        pytest.skip("SmolLM2 has not been built")
+    with path.open("rb") as file:
+        head = file.read(1 << 24)
+    return read_header(head, 1 << 40).metadata
+
+
+def kind_metadata(kind: str) -> Metadata:
+    document = golden("tokens_kinds.json")
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": kind,
+        "tokenizer.ggml.tokens": document["tokens"],
+        "tokenizer.ggml.merges": document["merges"],
+        "tokenizer.ggml.token_type": [3] * 3 + [1] * (len(document["tokens"]) - 3),
+    }
+
+
+def mistakes(metadata: Metadata, rows: Rows) -> list[str]:
+    encoder = open_native(tokenizer_json(metadata))
+    return [text for text, ids in rows if encoder.encode(text) != ids]
+
+
+@pytest.mark.golden
+def test_smollm2_ids_equal_llama_cpp(smollm2: Metadata) -> None:
+    rows = golden("tokens_smollm2.json")
+    assert len(rows) > 30 and mistakes(smollm2, rows) == []
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("kind", list(golden("tokens_kinds.json")["kinds"]))
+def test_each_kind_splits_as_llama_cpp_does(kind: str) -> None:
+    kinds = golden("tokens_kinds.json")["kinds"]
+    assert mistakes(kind_metadata(kind), kinds[kind]) == []
+    # The texts tell the kinds apart: another kind's ids must not do.
+    for other in {"gpt-2", "smollm", "llama-bpe", "deepseek-r1-qwen"} - {kind}:
+        same = {kind, other} == {"qwen2", "deepseek-r1-qwen"}
+        assert same or mistakes(kind_metadata(kind), kinds[other])
+
+
+def test_qwen2_composes_characters_first() -> None:
+    encoder = open_native(tokenizer_json(kind_metadata("qwen2")))
+    assert encoder.encode("e\u0301") == encoder.encode("é")
+
+
+def test_whole_words_of_llama_3_need_no_merges() -> None:
+    metadata = kind_metadata("llama-bpe")
+    metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"], "zqxj"]
+    metadata["tokenizer.ggml.token_type"] = [*metadata["tokenizer.ggml.token_type"], 1]
+    last = len(metadata["tokenizer.ggml.tokens"]) - 1
+    assert open_native(tokenizer_json(metadata)).encode("zqxj") == [last]
+    metadata["tokenizer.ggml.pre"] = "gpt-2"
+    assert len(open_native(tokenizer_json(metadata)).encode("zqxj")) > 1
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", ["tiny", "smollm2"])
+def test_chat_prompts_equal_transformers(name: str, request: pytest.FixtureRequest) -> None:
+    metadata = tiny() if name == "tiny" else request.getfixturevalue("smollm2")
+    encoder = open_native(tokenizer_json(metadata))
+    template = ChatTemplate(metadata["tokenizer.chat_template"], "", "")
+    prompts = [p for p in golden(f"{name}.json")["prompts"] if "messages" in p]
+    assert prompts
+    for prompt in prompts:
+        text = template.render(prompt["messages"])
+        assert text == prompt["prompt"]
+        assert encoder.encode(text) == prompt["prompt_ids"]
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", ["tiny", "smollm2"])
+def test_answers_decode_as_transformers_decodes_them(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    metadata = tiny() if name == "tiny" else request.getfixturevalue("smollm2")
+    table = token_bytes(metadata)
+    for prompt in golden(f"{name}.json")["prompts"]:
+        decoder = StreamDecoder(table)
+        shown = "".join(decoder.push([index]) for index in prompt["ids"]) + decoder.flush()
+        assert shown == prompt["text"]
+
+
+def test_text_survives_encoding_and_decoding() -> None:
+    metadata = kind_metadata("smollm")
+    encoder, table = open_native(tokenizer_json(metadata)), token_bytes(metadata)
+    for text, _ in golden("tokens_kinds.json")["kinds"]["smollm"]:
+        if "<|im_" not in text and "<|endoftext|>" not in text:
+            decoder = StreamDecoder(table)
+            assert decoder.push(encoder.encode(text)) + decoder.flush() == text
+
+
+def test_user_defined_tokens_are_whole_and_visible() -> None:
+    metadata = kind_metadata("smollm")
+    metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"], "<tool call>"]
+    metadata["tokenizer.ggml.token_type"] = [*metadata["tokenizer.ggml.token_type"], 4]
+    last = len(metadata["tokenizer.ggml.tokens"]) - 1
+    assert open_native(tokenizer_json(metadata)).encode("a<tool call>")[-1] == last
+    assert token_bytes(metadata)[last] == b"<tool call>"
+
+
+def test_a_lone_surrogate_is_replaced() -> None:
+    encoder = open_native(tokenizer_json(tiny()))
+    assert encoder.encode("a\ud83d") == encoder.encode("a\ufffd")
+
+
+def test_special_tokens() -> None:
+    special = special_ids(tiny())
+    assert special.bos == 1
+    assert special.eos == {0, 2}
+    assert special.add_bos is False
+
+
+def test_real_special_tokens_and_speed(smollm2: Metadata) -> None:
+    assert special_ids(smollm2).eos == {0, 2}
+    start = time.perf_counter()
+    tokenizer_json(smollm2)
+    token_bytes(smollm2)
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "bos", "eos", "add_bos"),
+    [
+        ({}, None, {0, 2}, False),
+        ({"bos_token_id": 1, "add_bos_token": True}, 1, {0, 2}, True),
+        ({"bos_token_id": 1, "pre": "llama-bpe"}, 1, {0, 2}, True),
+        ({"bos_token_id": 1, "pre": "llama-bpe", "add_bos_token": False}, 1, {0, 2}, False),
+        ({"add_bos_token": True}, None, {0, 2}, False),
+        ({"eos_token_id": 7, "eot_token_id": 8, "eom_token_id": 9}, None, {0, 2, 7, 8, 9}, False),
+    ],
+)
+def test_special_tokens_by_metadata(
+    changes: Metadata, bos: int | None, eos: set[int], add_bos: bool
+) -> None:
+    metadata = kind_metadata("smollm") | {f"tokenizer.ggml.{k}": v for k, v in changes.items()}
+    special = special_ids(metadata)
+    assert (special.bos, special.eos, special.add_bos) == (bos, eos, add_bos)
+
+
+def test_the_word_for_an_end_in_ordinary_tokens_ends_nothing() -> None:
+    metadata = kind_metadata("smollm")
+    metadata["tokenizer.ggml.token_type"] = [1] * len(metadata["tokenizer.ggml.tokens"])
+    assert special_ids(metadata).eos == frozenset()
+
+
+BROKEN: list[tuple[Metadata, str]] = [
+    ({"model": "llama"}, "tokenizer.unsupported"),
+    ({"model": None}, "tokenizer.unsupported"),
+    ({"pre": "viking"}, "tokenizer.unsupported"),
+    ({"pre": ["smollm"]}, "tokenizer.unsupported"),
+    ({"tokens": []}, "gguf.invalid"),
+    ({"tokens": 3}, "gguf.invalid"),
+    ({"tokens": [1, 2]}, "gguf.invalid"),
+    ({"token_type": [1]}, "gguf.invalid"),
+    ({"token_type": 1}, "gguf.invalid"),
+    ({"merges": None}, "gguf.invalid"),
+    ({"merges": ["a"]}, "gguf.invalid"),
+    ({"merges": ["a zz"]}, "gguf.invalid"),
+    ({"merges": ["a b c"]}, "gguf.invalid"),
+]
+
+
+@pytest.mark.parametrize(("changes", "code"), BROKEN)
+def test_broken_metadata_gets_a_clear_error(changes: Metadata, code: str) -> None:
+    metadata = kind_metadata("smollm") | {f"tokenizer.ggml.{k}": v for k, v in changes.items()}
+    with pytest.raises(OctavoError) as caught:
+        tokenizer_json(metadata)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("value", [-1, 10**9, "2", 2.0, True])
+def test_special_ids_outside_the_vocabulary_are_refused(value: Any) -> None:
+    metadata = kind_metadata("smollm") | {"tokenizer.ggml.eos_token_id": value}
+    with pytest.raises(OctavoError) as caught:
+        special_ids(metadata)
+    assert caught.value.code == "gguf.invalid"
+
+
+def test_an_unknown_kind_is_named() -> None:
+    with pytest.raises(OctavoError, match="viking"):
+        tokenizer_json(kind_metadata("viking"))
+    assert {"smollm", "default", "gpt-2", "llama-bpe", "qwen2", "deepseek-r1-qwen"} == set(FAMILIES)
+
+
+def test_no_tokenizer_json_is_an_error() -> None:
+    with pytest.raises(OctavoError) as caught:
+        open_native("{}")
+    assert caught.value.code == "tokenizer.unsupported"
