@@ -13,7 +13,9 @@ from engine.errors import CODES, OctavoError
 from engine.tokenizer import Encoder
 
 NO_ADAPTER = "This browser offers no GPU adapter (WebGPU), so the CPU computes the answers."
-SOFTWARE_ADAPTER = "The only WebGPU adapter is a slow software one, so the CPU computes the answers."
+SOFTWARE_ADAPTER = (
+    "The only WebGPU adapter is a slow software one, so the CPU computes the answers."
+)
 
 
 class _JsEncoder:

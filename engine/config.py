@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from engine.errors import OctavoError
 
 DeviceChoice = Literal["auto", "gpu", "cpu"]
-Activations = Literal["auto", "f32", "q8"]
+Activations = Literal["auto", "f32", "q16", "q8"]
 DEFAULT_CONTEXT = 2048  # tokens
 DEFAULT_MODEL = "models/smollm2-135m-instruct-q4_1/manifest.json"
 
@@ -17,7 +17,7 @@ DEFAULT_MODEL = "models/smollm2-135m-instruct-q4_1/manifest.json"
 @dataclass(frozen=True)
 class LoadConfig:
     """How to load a model: its manifest's address, the device, the context in tokens, and whether
-    activations may be rounded to 8 bits (auto: where only that is fast enough)."""
+    activations may be rounded to integers (auto: to 15 bits, where only that is fast enough)."""
 
     model: str = DEFAULT_MODEL
     device: DeviceChoice = "auto"
@@ -31,7 +31,9 @@ class LoadConfig:
             model=_text(message, "model", cls.model),
             device=cast(DeviceChoice, _one_of(message, "device", ("auto", "gpu", "cpu"))),
             context=_integer(message, "context", cls.context, 16, 1 << 17),
-            activations=cast(Activations, _one_of(message, "activations", ("auto", "f32", "q8"))),
+            activations=cast(
+                Activations, _one_of(message, "activations", ("auto", "f32", "q16", "q8"))
+            ),
         )
 
 
@@ -56,7 +58,7 @@ class GenerateConfig:
 
 
 def check_messages(message: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The ``messages`` of a request: a list of role and content; prompt.empty if there is no text."""
+    """The ``messages`` of a request: a list of {role, content}; prompt.empty without a text."""
     messages = message.get("messages")
     if not isinstance(messages, list):
         raise _invalid("messages", "a list", messages)
@@ -68,6 +70,11 @@ def check_messages(message: Mapping[str, Any]) -> list[dict[str, str]]:
     if not messages or not messages[-1]["content"].strip():
         raise OctavoError("prompt.empty", hint="Type a message first.")
     return messages
+
+
+def positive_integer(message: Mapping[str, Any], field: str) -> int:
+    """A field that must be a whole number above 0."""
+    return _integer(message, field, 1, 1, 1 << 20)
 
 
 def _invalid(field: str, wanted: str, got: object) -> OctavoError:

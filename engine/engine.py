@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -112,34 +113,85 @@ class Engine:
         self._scheduler = Scheduler(model.device.traits.chunk, model.context)
         return model
 
-    async def generate(
+    def generate(
         self, messages: list[dict[str, str]], config: GenerateConfig
-    ) -> AsyncIterator[Delta | Answer]:
+    ) -> AsyncGenerator[Delta | Answer, None]:
         """Answer a conversation: any number of ``Delta``, then one ``Answer``.
 
-        Raises OctavoError engine.not_loaded, engine.busy, prompt.too_long, template.invalid or
-        gpu.lost. However it ends, nothing is left running on the device.
+        Raises what ``complete`` raises, and OctavoError template.invalid.
         """
+        model, _, _ = self._ready()
+        return self.complete(model.encode(messages), config)
+
+    async def complete(
+        self, ids: list[int], config: GenerateConfig
+    ) -> AsyncGenerator[Delta | Answer, None]:
+        """Continue token ids: any number of ``Delta``, then one ``Answer``, with which the engine
+        is ready again. Close the iterator if you leave it earlier.
+
+        Raises OctavoError engine.not_loaded, engine.busy, prompt.too_long or gpu.lost. However it
+        ends, nothing is left running on the device.
+        """
+        model, session, scheduler = self._ready()
+        if len(ids) >= model.context:
+            raise OctavoError(
+                "prompt.too_long",
+                f"The conversation has {len(ids)} tokens; the context holds {model.context}.",
+                "Start a new conversation or shorten the message.",
+            )
+        self._begin()
+        try:
+            run = _Run(model, session, scheduler, config, self._host, model.special.eos)
+            async with aclosing(run.deltas(ids, lambda: self._stopping)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._end()
+        yield run.answer
+
+    async def measure(self, prefill: int, context: int, steps: int) -> dict[str, Any]:
+        """Speed of the loaded model: prefill of ``prefill`` tokens, then ``steps`` decode steps
+        at a context of ``context`` tokens whose KV cache holds anything. Forgets the conversation.
+        """
+        model, session, scheduler = self._ready()
+        self._begin()
+        try:
+            session.reset()
+            answers = []
+            for length, cached, count in ((prefill, 0, 1), (context, context - 1, steps)):
+                config = GenerateConfig(max_tokens=count)
+                session.pretend([100 + i % 100 for i in range(length)], cached)
+                run = _Run(model, session, scheduler, config, self._host, ends=frozenset())
+                async for _ in run.deltas(session.tokens, lambda: self._stopping):
+                    pass
+                answers.append(run.answer.to_wire()["timing"])
+            return {
+                "prefill_tokens_per_s": answers[0]["prefill_tokens_per_s"],
+                "decode_tokens_per_s": answers[1]["decode_tokens_per_s"],
+                "host_ms_per_token": answers[1]["host_ms_per_token"],
+                "dispatches_per_token": len(model.plans[DECODE].calls),
+                "burst": scheduler.decode_pace.size,
+                "memory": dict(model.device.memory()),
+            }
+        finally:
+            session.reset()
+            self._end()
+
+    def _ready(self) -> tuple[LoadedModel, Session, Scheduler]:
+        """What an answer needs; OctavoError engine.not_loaded or engine.busy."""
         if not self._model or not self._session or not self._scheduler:
             raise OctavoError("engine.not_loaded", hint="Load a model first.")
         if self._generating:
             raise OctavoError("engine.busy", hint="Stop it, or wait until it has ended.")
+        return self._model, self._session, self._scheduler
+
+    def _begin(self) -> None:
         self._generating, self._stopping = True, False
         self._idle.clear()
-        try:
-            ids = self._model.encode(messages)
-            if len(ids) >= self._model.context:
-                raise OctavoError(
-                    "prompt.too_long",
-                    f"The conversation has {len(ids)} tokens; the context holds {self._model.context}.",
-                    "Start a new conversation or shorten the message.",
-                )
-            run = _Run(self._model, self._session, self._scheduler, config, self._host)
-            async for event in run.events(ids, lambda: self._stopping):
-                yield event
-        finally:
-            self._generating = False
-            self._idle.set()
+
+    def _end(self) -> None:
+        self._generating = False
+        self._idle.set()
 
     def stop(self) -> bool:
         """Stop loading or generating; returns whether there was something to stop."""
@@ -215,6 +267,7 @@ class _Run:
         scheduler: Scheduler,
         config: GenerateConfig,
         host: Host,
+        ends: frozenset[int],
     ) -> None:
         self._model = model
         self._device = model.device
@@ -222,15 +275,17 @@ class _Run:
         self._scheduler = scheduler
         self._config = config
         self._now = host.now
+        self._ends = ends
         self._decoder = StreamDecoder(model.token_bytes)
-        self._answer = Answer()
+        self.answer = Answer()
         self._num_sampled = 0
+        self._position = 0  # of the next token to compute
         self._waited = 0.0
 
-    async def events(self, ids: list[int], stopped: Any) -> AsyncIterator[Delta | Answer]:
-        """Deltas, then the answer."""
+    async def deltas(self, ids: list[int], stopped: Any) -> AsyncGenerator[Delta, None]:
+        """The new text as it comes; after the last one, ``answer`` is complete."""
         started = self._now()
-        answer, session = self._answer, self._session
+        answer, session = self.answer, self._session
         answer.prompt_tokens = len(ids)
         answer.cached_tokens = session.prompt(ids)
         limit = self._model.context - len(ids)
@@ -241,15 +296,15 @@ class _Run:
         if first is None:
             answer.finish_reason = "cancelled"
         else:
-            async for delta in self._decode(first, limit, stopped):
-                yield delta
+            async with aclosing(self._decode(first, limit, stopped)) as deltas:
+                async for delta in deltas:
+                    yield delta
         answer.decode_seconds = self._now() - started - answer.first_token_seconds
         answer.host_seconds = self._now() - started - self._waited
         tail = self._decoder.flush()
         answer.text += tail
         if tail:
             yield Delta(tail, len(answer.ids))
-        yield answer
 
     async def _prefill(self, stopped: Any) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""
@@ -274,27 +329,23 @@ class _Run:
                 return sampled[0]
         return None
 
-    async def _decode(self, first: int, limit: int, stopped: Any) -> AsyncIterator[Delta]:
+    async def _decode(self, first: int, limit: int, stopped: Any) -> AsyncGenerator[Delta, None]:
         """Commit sampled ids burst by burst, with the next bursts already under way."""
+        self._position = len(self._session.tokens)
         flying: deque[tuple[int, asyncio.Task[list[int]]]] = deque()
-        position = len(self._session.tokens)  # of the next token to compute
-        ids, ended = [first], False
-        finished_at = self._now()
+        ids, finished_at = [first], self._now()
         try:
             while True:
                 ended, delta = self._commit(ids, limit)
                 if delta:
                     yield delta
-                if not ended and stopped():
-                    self._answer.finish_reason, ended = "cancelled", True
-                while not ended and len(flying) < self._scheduler.depth:
-                    remaining = limit - (position - len(self._session.tokens) + 1 + len(self._answer.ids))
-                    step = self._scheduler.next_decode(position, remaining)
-                    if not step:
-                        break
-                    flying.append((step.num_steps, self._submit(step.num_steps, position)))
-                    position += step.num_steps
-                if ended or not flying:
+                if ended:
+                    return
+                if stopped():
+                    self.answer.finish_reason = "cancelled"
+                    return
+                self._launch(flying, limit)
+                if not flying:
                     return
                 steps, task = flying.popleft()
                 ids = await self._wait(task)
@@ -306,22 +357,29 @@ class _Run:
             for _, task in flying:
                 await self._wait(task)
 
-    def _submit(self, steps: int, position: int) -> asyncio.Task[list[int]]:
-        """Start ``steps`` decode steps at ``position``."""
-        self._reserve(position + steps)
-        first = self._num_sampled
-        self._num_sampled += steps
-        return asyncio.ensure_future(self._device.run([DECODE], 1, steps, first, steps))  # type: ignore[arg-type]
+    def _launch(self, flying: deque[tuple[int, asyncio.Task[list[int]]]], limit: int) -> None:
+        """Submit bursts until enough are in flight or all tokens are on their way."""
+        while len(flying) < self._scheduler.depth:
+            on_their_way = sum(steps for steps, _ in flying)
+            remaining = limit - len(self.answer.ids) - on_their_way
+            step = self._scheduler.next_decode(self._position, remaining)
+            if not step:
+                return
+            self._reserve(step.start + step.num_steps)
+            run = self._device.run([DECODE], 1, step.num_steps, self._num_sampled, step.num_steps)
+            flying.append((step.num_steps, asyncio.ensure_future(run)))
+            self._position += step.num_steps
+            self._num_sampled += step.num_steps
 
     def _commit(self, ids: list[int], limit: int) -> tuple[bool, Delta | None]:
         """Add sampled ids up to an end token or the limit; whether the answer has ended, and its
         new text."""
-        answer, special = self._answer, self._model.special
+        answer = self.answer
         kept: list[int] = []
         ended = False
         for id in ids:
             kept.append(id)
-            if id in special.eos:
+            if id in self._ends:
                 answer.finish_reason, ended = "stop", True
             elif len(answer.ids) + len(kept) >= limit:
                 ended = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -104,20 +104,21 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         manifest = _read_manifest(
             await host.open_shards(config.model, lambda n, of: progress("download", n, of, "bytes"))
         )
-        opening = asyncio.ensure_future(host.open_device(config))
-        first, gguf = await _read_first(host, manifest)
-        model = open_model(gguf)
-        context = min(config.context, model.config.context)
-        device, reason = await opening
+        (first, gguf), (device, reason) = await _together(
+            _read_first(host, manifest), host.open_device(config)
+        )
         progress("device", 1, 1, "steps")
+        model = open_model(gguf)
+        tokenizer = tokenizer_json(gguf.metadata)
+        context = min(config.context, model.config.context)
         num_blocks = -(-context // KV_BLOCK)
         kv = model.config.kv_layout(num_blocks, context)
         plans = build_plans(model, device.traits, kv)
         await device.allocate(persistent_tensors(plans.values()).values())
         device.write(kv.rope, rope_table(model.config, context))
-        _, encoder, _ = await asyncio.gather(
+        _, encoder, _ = await _together(
             _upload(host, device, gguf, manifest, list(plans.values()), first, progress),
-            host.open_tokenizer(tokenizer_json(gguf.metadata)),
+            host.open_tokenizer(tokenizer),
             device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),
         )
         await _warm_up(device)
@@ -145,6 +146,18 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         host.cancel_shards()
         if device:
             device.close()
+        raise
+
+
+async def _together(*work: Awaitable[Any]) -> list[Any]:
+    """All results; if one part fails or the whole is cancelled, no part goes on."""
+    tasks = [asyncio.ensure_future(part) for part in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         raise
 
 

@@ -71,8 +71,9 @@ class Traits:
     """What a device is and can do; ops choose their kernels by it.
 
     ``subgroup`` is the number of lanes that may shuffle (0: none); ``barriers`` is false where
-    workgroup barriers are ruinous (CPU adapters); ``activations`` q8 allows integer dot products
-    on activations quantized per block of 32; ``chunk`` is the most tokens of a prefill step.
+    workgroup barriers are ruinous (CPU adapters); ``activations`` q8 and q16 allow integer dot
+    products on activations of 8 or 15 bits per block of 32; ``chunk`` is the most tokens of a
+    prefill step.
     """
 
     kind: Literal["webgpu", "cpu", "null"] = "null"
@@ -80,7 +81,7 @@ class Traits:
     software: bool = False
     subgroup: int = 0
     barriers: bool = True
-    activations: Literal["f32", "q8"] = "f32"
+    activations: Literal["f32", "q16", "q8"] = "f32"
     chunk: int = 256
     max_binding_bytes: int = 1 << 27
     max_buffer_bytes: int = 1 << 28
@@ -128,7 +129,9 @@ class Call:
     def _buffer(self, slot: str) -> str:
         if slot in self.args:
             tensor = self.args[slot]
-            return plane_name(tensor, tensor.planes[0]) if isinstance(tensor, Weight) else tensor.name
+            return (
+                plane_name(tensor, tensor.planes[0]) if isinstance(tensor, Weight) else tensor.name
+            )
         arg, _, suffix = slot.rpartition("_")
         return f"{self.args[arg].name}/{suffix}"
 

@@ -12,8 +12,8 @@ from engine.ops.attention import KV_BLOCK
 class Session:
     """Tokens 0 .. num_cached - 1 have their K and V in ``blocks``; the rest must be computed.
 
-        tokens   [ ........ cached ........ | .. to prefill .. ]
-        blocks   [ 7 ][ 2 ][ 5 ]              in the order of the tokens
+    tokens   [ ........ cached ........ | .. to prefill .. ]
+    blocks   [ 7 ][ 2 ][ 5 ]              in the order of the tokens
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -36,6 +36,11 @@ class Session:
         self.tokens = list(ids)
         self.num_cached = min(shared, len(ids) - 1)
         return self.num_cached
+
+    def pretend(self, ids: list[int], num_cached: int) -> None:
+        """Take ``ids`` with the first ``num_cached`` as if they were in the cache, whatever it
+        holds: for measurements only."""
+        self.tokens, self.num_cached = list(ids), num_cached
 
     def reserve(self, num_tokens: int) -> list[int]:
         """Own blocks for ``num_tokens`` tokens; returns the blocks that were added.

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from engine.browser import BrowserHost, as_octavo_error
-from engine.config import GenerateConfig, LoadConfig, check_messages
+from engine.config import GenerateConfig, LoadConfig, check_messages, positive_integer
 from engine.engine import Delta, Engine, describe
 from engine.errors import OctavoError
 from engine.loader import Host
@@ -26,6 +27,7 @@ class Worker:
         self._post = post
         self._engine = Engine(host)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stoppable: set[int] = set()  # ids of the load and the answer under way
         self._handlers: dict[str, Handler] = {
             "load": self._load,
             "generate": self._generate,
@@ -33,6 +35,7 @@ class Worker:
             "reset": self._reset,
             "status": self._status,
             "unload": self._unload,
+            "measure": self._measure,
         }
 
     def handle(self, text: str) -> None:
@@ -69,20 +72,34 @@ class Worker:
         def progress(stage: str, loaded: int, total: int, unit: str) -> None:
             self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
 
-        model = await self._engine.load(LoadConfig.from_wire(message), progress)
+        with self._stoppable_as(id):
+            model = await self._engine.load(LoadConfig.from_wire(message), progress)
         return {**describe(model), "load_ms": (self._host.now() - started) * 1e3}
 
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
         messages = check_messages(message)
         config = GenerateConfig.from_wire(message)
-        async for event in self._engine.generate(messages, config):
-            if isinstance(event, Delta):
-                self._reply(id, "delta", text=event.text, num_tokens=event.num_tokens)
-            else:
-                return event.to_wire()
+        events = self._engine.generate(messages, config)
+        with self._stoppable_as(id):
+            async for event in events:
+                if isinstance(event, Delta):
+                    self._reply(id, "delta", text=event.text, num_tokens=event.num_tokens)
+                else:
+                    return event.to_wire()
         raise AssertionError("an answer always ends")
 
+    @contextmanager
+    def _stoppable_as(self, id: int) -> Iterator[None]:
+        self._stoppable.add(id)
+        try:
+            yield
+        finally:
+            self._stoppable.discard(id)
+
     async def _stop(self, id: int, message: Message) -> dict[str, Any]:
+        target = message.get("target")
+        if target is not None and target not in list(self._stoppable):
+            return {"stopped": False}
         return {"stopped": self._engine.stop()}
 
     async def _reset(self, id: int, message: Message) -> dict[str, Any]:
@@ -92,6 +109,10 @@ class Worker:
     async def _unload(self, id: int, message: Message) -> dict[str, Any]:
         await self._engine.unload()
         return {}
+
+    async def _measure(self, id: int, message: Message) -> dict[str, Any]:
+        sizes = [positive_integer(message, field) for field in ("prefill", "context", "steps")]
+        return await self._engine.measure(*sizes)
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._engine.status()

@@ -58,7 +58,11 @@ class StaticServer:
 @pytest.fixture(scope="session")
 def chromium_path() -> str:
     """The browser that `build.py test` found, or one on the PATH."""
-    path = os.environ.get("OCTAVO_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    path = (
+        os.environ.get("OCTAVO_CHROMIUM")
+        or shutil.which("chromium")
+        or shutil.which("google-chrome")
+    )
     assert path, "no Chromium: run the tests through `python3 build.py test`"
     return path
 

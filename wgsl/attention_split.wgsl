@@ -61,7 +61,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var acc: array<vec2<f32>, GROUP>;
   for (var tile = start; tile < end; tile += TILE) {
     for (var i = lane; i < TILE; i += WORKGROUP) {
-      var score: array<f32, GROUP>;
+      // Zeroed by hand: SwiftShader does not renew a bare `var` in each round of a loop.
+      var score = array<f32, GROUP>();
       if (tile + i < end) {
         let at = paged(tile + i, kv_head, 2u);
         for (var d = 0u; d < QUADS; d++) {

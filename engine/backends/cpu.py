@@ -117,4 +117,3 @@ class CpuDevice:
         self._arrays.clear()
         self._plans.clear()
         self._labels.clear()
-

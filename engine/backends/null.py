@@ -10,11 +10,12 @@ from engine.weights.loading import ShardJobs
 
 
 class NullDevice:
-    """Every sampled id is 0. ``log`` holds (plans, tokens, repeat) of each run and
+    """Every sampled id is ``sampled_id``. ``log`` holds (plans, tokens, repeat) of each run and
     (tensor name, offset, bytes) of each write."""
 
-    def __init__(self, traits: Traits | None = None) -> None:
+    def __init__(self, traits: Traits | None = None, sampled_id: int = 0) -> None:
         self.traits = traits or Traits()
+        self._sampled_id = sampled_id
         self.log: list[tuple[object, ...]] = []
         self.tensors: dict[str, Tensor] = {}
         self.plans: dict[str, Plan] = {}
@@ -40,7 +41,7 @@ class NullDevice:
     ) -> list[int]:
         """Log the run."""
         self.log.append((tuple(plans), tokens, repeat))
-        return [0] * count
+        return [self._sampled_id] * count
 
     async def read(self, tensor: Tensor) -> bytes:
         """Zeros."""

@@ -19,11 +19,11 @@ MIN_SUBGROUP = 8
 
 def traits_of(description: Mapping[str, Any], activations: Activations) -> Traits:
     """The traits of an adapter that gpu.mjs described. A software adapter gets kernels without
-    barriers and, unless told otherwise, 8-bit activations: there, nothing else is fast enough."""
+    barriers and, unless told otherwise, 15-bit activations: f32 is four times slower there."""
     software = bool(description["software"])
     subgroup = int(description["subgroup"])
     if activations == "auto":
-        activations = "q8" if software else "f32"
+        activations = "q16" if software else "f32"
     return Traits(
         kind="webgpu",
         name=str(description["name"]),
@@ -85,7 +85,11 @@ class WebGpuDevice:
 
     async def read(self, tensor: Tensor) -> bytes:
         """Read a buffer back; of a weight, its first plane."""
-        name = f"{tensor.name}/{tensor.planes[0].suffix}" if isinstance(tensor, Weight) else tensor.name
+        name = (
+            f"{tensor.name}/{tensor.planes[0].suffix}"
+            if isinstance(tensor, Weight)
+            else tensor.name
+        )
         data: bytes = (await self._gpu.read(name, 0, tensor.nbytes)).to_bytes()
         return data
 

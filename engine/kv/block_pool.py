@@ -1,8 +1,8 @@
 """A pool of physical KV blocks, handed out one by one.
 
-    logical tokens   [0 .. 15] [16 .. 31] [32 .. 40]
-    block table         7          2          5          physical blocks, in any order
-    free list        [5, 1, 0, ...]                      the last freed is taken first
+logical tokens   [0 .. 15] [16 .. 31] [32 .. 40]
+block table         7          2          5          physical blocks, in any order
+free list        [5, 1, 0, ...]                      the last freed is taken first
 """
 
 from __future__ import annotations

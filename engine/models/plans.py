@@ -1,8 +1,8 @@
 """The plans of a model: what the engine replays.
 
-    prefill   ids of a chunk -> KV, last hidden state       (up to traits.chunk tokens)
-    head      last hidden state -> logits -> next token     (after the last chunk)
-    decode    next token -> KV -> logits -> next token      (one token, needs nothing of the CPU)
+prefill   ids of a chunk -> KV, last hidden state       (up to traits.chunk tokens)
+head      last hidden state -> logits -> next token     (after the last chunk)
+decode    next token -> KV -> logits -> next token      (one token, needs nothing of the CPU)
 """
 
 from __future__ import annotations

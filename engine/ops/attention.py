@@ -237,7 +237,9 @@ def rotate(x: Any, table: Any, halves: bool) -> Any:
 
     n, heads, dim = x.shape
     cos, sin = table[:, None, :, 0], table[:, None, :, 1]
-    pairs = x.reshape(n, heads, 2, dim // 2).swapaxes(2, 3) if halves else x.reshape(n, heads, -1, 2)
+    pairs = (
+        x.reshape(n, heads, 2, dim // 2).swapaxes(2, 3) if halves else x.reshape(n, heads, -1, 2)
+    )
     low, high = pairs[..., 0], pairs[..., 1]
     turned = np.stack([low * cos - high * sin, low * sin + high * cos], axis=-1)
     return (turned.swapaxes(2, 3) if halves else turned).reshape(n, heads, dim)

@@ -1,10 +1,10 @@
 """Linear layers on quantized weights, with what surrounds them fused where a kernel can.
 
-    kernel          tokens   needs            activations
-    linear_team     1        barriers or subgroups, norm fused     f32
-    linear_tile     many     barriers                              f32
-    linear_rows     any      nothing                               f32
-    linear_rows_q8  any      nothing, 4- or 8-bit weights          8 bits per block of 32
+kernel          tokens   needs            activations
+linear_team     1        barriers or subgroups, norm fused     f32
+linear_tile     many     barriers                              f32
+linear_rows     any      nothing                               f32
+linear_rows_int any      nothing, 4- or 8-bit weights          integers per block of 32
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from engine.ops.norm import normalize, rmsnorm
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Weight
 from engine.shaders import Shader, Slot
+
+TERMS = {"q8": 1, "q16": 2}  # bytes an integer activation
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ def _emit(b: PlanBuilder, layer: _Layer) -> None:
         layer = _Layer(x, layer.w, layer.y, layer.parts, None, layer.bias, layer.residual)
     if traits.barriers:
         b.call(_tile(b, layer))
-    elif traits.activations == "q8" and layer.w.format in ("q4", "q8"):
-        b.call(_rows_q8(b, layer, *quantize(b, layer.x)))
+    elif traits.activations != "f32" and layer.w.format in ("q4", "q8"):
+        b.call(_rows_int(b, layer, *quantize(b, layer.x)))
     else:
         b.call(_rows(b, layer))
 
@@ -121,14 +123,11 @@ def _call(
         slots.append(Slot("residual", "array<f32>"))
     args["y"] = layer.y
     slots.append(Slot("y", "array<f32>", "read_write"))
-    if layer.bias:
-        lib = (*lib, "bias_add")
-    else:
-        lib = (*lib, "bias_none")
+    lib = (*lib, "bias_add" if layer.bias else "bias_none", layer.finish)
     shader = Shader(
         name,
         tuple(slots),
-        lib=(*lib, layer.finish),
+        lib=lib,
         consts={**consts, "PARTS": layer.parts},
         overrides=overrides,
         enable=enable,
@@ -181,7 +180,7 @@ def _rows(b: PlanBuilder, layer: _Layer) -> Call:
     return _call(b, layer, "linear_rows", ("step", f"weight_{layer.w.format}"), consts, grid)
 
 
-def _rows_q8(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
+def _rows_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Any number of tokens, without barriers, on quantized activations."""
     consts, grid = _rows_consts(b, layer)
     inputs = {
@@ -189,17 +188,20 @@ def _rows_q8(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> C
         "x_scales": (scales, "array<vec2<f32>>"),
     }
     lib = ("step", f"packed_{layer.w.format}")
-    return _call(b, layer, "linear_rows_q8", lib, consts, grid, inputs)
+    consts["TERMS"] = TERMS[b.traits.activations]
+    return _call(b, layer, "linear_rows_int", lib, consts, grid, inputs)
 
 
 def quantize(b: PlanBuilder, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Activations in 8 bits per block of 32: x (M, K) f32 -> quants (M, K / 4) u32, four signed
-    bytes a word, and scales (M, K / 32, 2) f32: s and s * sum(quants)."""
+    """Activations as integers per block of 32, in one byte (q8) or two (q16): x (M, K) f32 ->
+    quants (M, K / 32, terms, 8) u32, four signed bytes a word, the high bytes of a block first,
+    and scales (M, K / 32, 2) f32: s and s * sum(q)."""
     m, k = x.shape
-    quants = b.activation("quants", m, k // 4, dtype="u32")
+    terms = TERMS[b.traits.activations]
+    quants = b.activation("quants", m, k // 32, terms, 8, dtype="u32")
     scales = b.activation("scales", m, k // 32, 2)
     shader = Shader(
-        "quantize_q8",
+        "quantize",
         (
             STEP_SLOT,
             Slot("x", "array<vec4<f32>>"),
@@ -207,7 +209,7 @@ def quantize(b: PlanBuilder, x: Tensor) -> tuple[Tensor, Tensor]:
             Slot("y_scales", "array<vec2<f32>>", "read_write"),
         ),
         lib=("step",),
-        consts={"WORKGROUP": 16},
+        consts={"WORKGROUP": 16, "TERMS": terms},
         overrides={"K": k},
     )
     args = {"step": STEP, "x": x, "y_quants": quants, "y_scales": scales}
@@ -220,13 +222,17 @@ def _quantize_reference(args: Mapping[str, Any]) -> None:
     import numpy as np
 
     n = min(int(args["step"][NUM_TOKENS]), len(args["x"]))
+    terms = args["y_quants"].shape[2]
+    largest = np.float32(127 if terms == 1 else 127 * 128)
     x = args["x"][:n].reshape(n, -1, 32)
     peak = np.abs(x).max(axis=-1)
-    inverse = np.where(peak > 0, np.float32(127) / np.maximum(peak, np.float32(1e-38)), 0)
-    quants = np.rint(x * inverse[..., None]).astype(np.int8)
-    args["y_quants"][:n] = quants.reshape(n, -1).view(np.uint32)
-    args["y_scales"][:n, :, 0] = peak / 127
-    args["y_scales"][:n, :, 1] = peak / 127 * quants.sum(axis=-1, dtype=np.int32)
+    inverse = np.where(peak > 0, largest / np.maximum(peak, np.float32(1e-38)), 0)
+    q = np.rint(x * inverse[..., None]).astype(np.int32)
+    high = np.rint(q / 128).astype(np.int32)
+    parts = [q] if terms == 1 else [high, q - 128 * high]
+    args["y_quants"][:n] = np.stack(parts, axis=2).astype(np.int8).view(np.uint32)
+    args["y_scales"][:n, :, 0] = peak / largest
+    args["y_scales"][:n, :, 1] = peak / largest * q.sum(axis=-1)
 
 
 def _reference(layer: _Layer) -> Any:
@@ -251,8 +257,9 @@ def _reference(layer: _Layer) -> Any:
 def _dequantized(a: Mapping[str, Any], n: int) -> Any:
     import numpy as np
 
-    quants = a["x_quants"][:n].view(np.int8).reshape(n, -1, 32)
-    return (quants * a["x_scales"][:n, :, :1]).reshape(n, -1).astype(np.float32)
+    parts = a["x_quants"][:n].view(np.int8).astype(np.int32)
+    q = parts[:, :, 0] if parts.shape[2] == 1 else parts[:, :, 0] * 128 + parts[:, :, 1]
+    return (q * a["x_scales"][:n, :, :1]).reshape(n, -1).astype(np.float32)
 
 
 def _silu_gate(y: Any) -> Any:

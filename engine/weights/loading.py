@@ -65,7 +65,9 @@ class _Span:
     first_block: int
 
 
-def shard_jobs(gguf: GGUF, weights: Iterable[Weight], shard_sizes: Sequence[int]) -> list[ShardJobs]:
+def shard_jobs(
+    gguf: GGUF, weights: Iterable[Weight], shard_sizes: Sequence[int]
+) -> list[ShardJobs]:
     """Jobs for every shard, in order; all tensors are complete after the last one."""
     spans = sorted(_spans(gguf, weights), key=lambda s: s.info.offset)
     result, start = [], 0

@@ -82,7 +82,9 @@ def planes(format: str, shape: tuple[int, ...]) -> tuple[Plane, ...]:
             return (Plane("quants", "array<vec4<f32>>", ceil(count * 4 / 16) * 16),)
 
 
-def make_weight(name: str, shape: tuple[int, ...], quant_name: str, sources: tuple[str, ...]) -> Weight:
+def make_weight(
+    name: str, shape: tuple[int, ...], quant_name: str, sources: tuple[str, ...]
+) -> Weight:
     """A weight of ``shape`` (N, K) or (K,) stacked from GGUF tensors that share a quantization."""
     q = quant(quant_name)
     if len(shape) == 2 and shape[1] % 32:
@@ -104,11 +106,12 @@ def dequantize(name: str, raw: bytes | memoryview) -> npt.NDArray[Any]:
         packed = blocks[:, start : start + 16]
         return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
 
+    values: npt.NDArray[Any]
     match name:
         case "F32":
-            return blocks.reshape(-1).view(np.float32)
+            values = blocks.reshape(-1).view(np.float32)
         case "F16":
-            return blocks.reshape(-1).view(np.float16).astype(np.float32)
+            values = blocks.reshape(-1).view(np.float16).astype(np.float32)
         case "Q4_0":
             values = (nibbles(2) - 8) * half(0)
         case "Q4_1":

@@ -35,7 +35,8 @@ class Case:
         """Quantization and file bytes of every GGUF tensor."""
         kinds = {s: w.quant for w in weights_of([self.plan]) for s in w.sources}
         return {
-            name: (kinds[name], quantize(values, kinds[name])) for name, values in self.weights.items()
+            name: (kinds[name], quantize(values, kinds[name]))
+            for name, values in self.weights.items()
         }
 
     def reference(self) -> dict[str, np.ndarray]:
@@ -61,7 +62,9 @@ class Case:
             return np.frombuffer(self.step.pack(), np.uint32).copy()
         if tensor.name in self.arrays:
             return self.arrays[tensor.name].copy()
-        return np.zeros(tensor.shape, {"u32": np.uint32, "f16": np.float16}.get(tensor.dtype, np.float32))
+        return np.zeros(
+            tensor.shape, {"u32": np.uint32, "f16": np.float16}.get(tensor.dtype, np.float32)
+        )
 
 
 def quantize(values: np.ndarray, kind: str) -> bytes:
@@ -70,7 +73,9 @@ def quantize(values: np.ndarray, kind: str) -> bytes:
     return gguf_oracle.quantize(np.ascontiguousarray(values, np.float32), kind_id).tobytes()
 
 
-def file_of(tensors: Mapping[str, tuple[str, bytes]], shapes: Mapping[str, tuple[int, ...]]) -> tuple[GGUF, bytes]:
+def file_of(
+    tensors: Mapping[str, tuple[str, bytes]], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[GGUF, bytes]:
     """Tensor data laid out as in a GGUF file (without its header), and its index."""
     data, infos = b"", {}
     for name, (kind, raw) in tensors.items():
@@ -96,7 +101,9 @@ class Harness:
         read, _ = self.timed(case, outputs, repeat)
         return read
 
-    def timed(self, case: Case, outputs: Sequence[Tensor], repeat: int = 1) -> tuple[list[np.ndarray], float]:
+    def timed(
+        self, case: Case, outputs: Sequence[Tensor], repeat: int = 1
+    ) -> tuple[list[np.ndarray], float]:
         """Outputs, and milliseconds of the run."""
         plan = case.plan
         tensors = list(persistent_tensors([plan]).values())
@@ -107,7 +114,9 @@ class Harness:
             "buffers": [*tensors_to_wire(tensors), *slots_to_wire([plan])],
             "shards": self._shards(case),
             "kernels": {n: shader_to_wire(s, s.code()) for n, s in repack_kernels().items()},
-            "inputs": {n: base64.b64encode(a.tobytes()).decode() for n, a in arrays.items() if n in used},
+            "inputs": {
+                n: base64.b64encode(a.tobytes()).decode() for n, a in arrays.items() if n in used
+            },
             "wire": plans_to_wire([plan]),
             "plan": plan.name,
             "tokens": case.step.num_tokens,

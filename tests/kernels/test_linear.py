@@ -53,7 +53,9 @@ def test_everything_fused(harness: Harness, device: str, tokens: int) -> None:
     case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
     (got,) = harness.run(case, [y])
     # Rounding the activations to 8 bits can fall to either side of a half.
-    assert_close(got, case.reference()[y.name], 1e-2 if DEVICES[device].activations == "q8" else 5e-6)
+    assert_close(
+        got, case.reference()[y.name], 1e-2 if DEVICES[device].activations == "q8" else 5e-6
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -7,7 +7,15 @@ import pytest
 
 from engine import ops
 from engine.ops.sample import gumbel
-from engine.ops.state import NUM_SAMPLED, NUM_TOKENS, POSITION, SAMPLED, STEP, StepRecord, tokens_tensor
+from engine.ops.state import (
+    NUM_SAMPLED,
+    NUM_TOKENS,
+    POSITION,
+    SAMPLED,
+    STEP,
+    StepRecord,
+    tokens_tensor,
+)
 from tests.kernels.cases import builder, numbers, state
 from tests.kernels.harness import Case, Harness
 

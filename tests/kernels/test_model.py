@@ -1,0 +1,70 @@
+"""Whole plans of a tiny model: every device variant computes what the CPU reference computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf as gguf_oracle
+import numpy as np
+import pytest
+
+from engine.models import open_model
+from engine.models.plans import rope_table
+from engine.ops.state import StepRecord, tokens_tensor
+from engine.plan import PlanBuilder, Tensor
+from engine.weights.gguf import read_header
+from tests.conftest import ROOT
+from tests.kernels.cases import DEVICES
+from tests.kernels.harness import Case, Harness
+
+TINY = ROOT / "tests/golden/tiny.gguf"
+CONTEXT = 128
+
+
+def tiny_case(
+    device: str, tokens: list[int], position: int = 0, path: Path = TINY
+) -> tuple[Case, Tensor]:
+    """Logits of the last token after a chunk of ``tokens``."""
+    from engine import ops
+
+    data = path.read_bytes()
+    model = open_model(read_header(data, len(data)))
+    kv = model.config.kv_layout(12, CONTEXT)
+    b = PlanBuilder("case", DEVICES[device], len(tokens))
+    hidden = Tensor("hidden", (1, model.config.hidden), "f32", "state")
+    x = model.layers(b, tokens_tensor(len(tokens)), kv)
+    if len(tokens) > 1:
+        ops.last_token(b, x, hidden)
+        x = hidden
+    b.tokens = 1
+    logits = model.head(b, x)
+    table = np.array([3, 9, 1, 4, 0, 7, 2, 8], np.uint32)
+    arrays = {
+        "tokens": np.array(tokens, np.uint32),
+        "rope": np.frombuffer(rope_table(model.config, CONTEXT), np.float32).reshape(kv.rope.shape),
+        "block_table": table,
+    }
+    reader = gguf_oracle.GGUFReader(path)
+    weights = {
+        t.name: gguf_oracle.dequantize(t.data, t.tensor_type).reshape(t.shape[::-1])
+        for t in reader.tensors
+    }
+    return Case(b.build(), arrays, weights, StepRecord(position, len(tokens)), 1 << 16), logits
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a.ravel().astype(np.float64), b.ravel().astype(np.float64)
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("path", [TINY, TINY.with_name("tiny_untied.gguf")], ids=["tied", "untied"])
+@pytest.mark.parametrize("count", [1, 37])
+@pytest.mark.parametrize("device", DEVICES)
+def test_logits_equal_the_reference(harness: Harness, device: str, count: int, path: Path) -> None:
+    tokens = [int(t) for t in np.random.default_rng(1).integers(1, 500, count)]
+    case, logits = tiny_case(device, tokens, path=path)
+    (got,) = harness.run(case, [logits])
+    want = case.reference()[logits.name]
+    assert np.isfinite(got).all()
+    assert cosine(got, want) > 0.9999
+    assert got.argmax() == want.argmax()

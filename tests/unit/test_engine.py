@@ -1,0 +1,314 @@
+"""The engine natively on the CPU device, against the golden files and against itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from engine.backends.cpu import CpuDevice
+from engine.backends.null import NullDevice
+from engine.config import GenerateConfig, LoadConfig
+from engine.engine import Answer, Delta, Engine
+from engine.errors import OctavoError
+from engine.models.plans import DECODE, HEAD, PREFILL
+from tests.conftest import ROOT
+from tests.native import NativeHost
+
+GOLDEN = ROOT / "tests/golden"
+CHAT = [{"role": "user", "content": "Where is the rain in the sea?"}]
+
+
+async def loaded(name: str = "tiny", **host: Any) -> Engine:
+    engine = Engine(NativeHost(GOLDEN / f"{name}.gguf", **host))
+    await engine.load(LoadConfig(context=512), lambda *_: None)
+    return engine
+
+
+async def complete(engine: Engine, ids: list[int], **config: Any) -> Answer:
+    async for event in engine.complete(ids, GenerateConfig(**config)):
+        if isinstance(event, Answer):
+            assert engine.state == "ready", "with the answer, the engine is ready again"
+            return event
+    raise AssertionError("no answer")
+
+
+async def chat(engine: Engine, messages: list[dict[str, str]], **config: Any) -> Answer:
+    texts: list[str] = []
+    async for event in engine.generate(messages, GenerateConfig(**config)):
+        if isinstance(event, Delta):
+            texts.append(event.text)
+        else:
+            assert "".join(texts) == event.text, "the deltas add up to the answer"
+            return event
+    raise AssertionError("no answer")
+
+
+def golden(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    return document
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", ["tiny", "tiny_untied"])
+def test_greedy_ids_equal_the_oracle(name: str) -> None:
+    async def run() -> None:
+        engine = await loaded(name, shard_size=10000)
+        for prompt in golden(name)["prompts"]:
+            answer = await complete(engine, prompt["prompt_ids"], max_tokens=200)
+            assert answer.ids == prompt["ids"]
+            assert answer.finish_reason == "length"
+
+    asyncio.run(run())
+
+
+@pytest.mark.golden
+def test_chat_equals_the_oracle() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        for prompt in golden("tiny")["prompts"]:
+            if "messages" in prompt:
+                answer = await chat(engine, prompt["messages"], max_tokens=200)
+                assert (answer.ids, answer.text) == (prompt["ids"], prompt["text"])
+
+    asyncio.run(run())
+
+
+def test_chunks_and_bursts_change_nothing() -> None:
+    """Prefill in one chunk or in many, and decode step by step or in bursts."""
+
+    async def run() -> None:
+        ids = golden("tiny")["prompts"][3]["prompt_ids"]
+        answers = []
+        for chunk, burst in ((1, 1), (3, 1), (16, 7), (16, 32)):
+            engine = await loaded()
+            scheduler = engine._scheduler
+            assert scheduler
+            scheduler.prefill_pace.size = chunk
+            scheduler.decode_pace.size = burst
+            # Fixed sizes: nothing is learned.
+            scheduler.prefill_pace.measured = lambda *_: None  # type: ignore[method-assign]
+            scheduler.decode_pace.measured = lambda *_: None  # type: ignore[method-assign]
+            answers.append((await complete(engine, ids, max_tokens=50)).ids)
+        assert answers[1:] == answers[:-1]
+
+    asyncio.run(run())
+
+
+def test_same_seed_same_text_and_another_seed_another() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        texts = []
+        for seed in (7, 7, 8):
+            await engine.reset()
+            texts.append((await chat(engine, CHAT, temperature=0.9, seed=seed, max_tokens=40)).ids)
+        assert texts[0] == texts[1] != texts[2]
+
+    asyncio.run(run())
+
+
+def test_second_turn_computes_only_what_is_new() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        first = await chat(engine, CHAT, max_tokens=5)
+        again = [
+            *CHAT,
+            {"role": "assistant", "content": first.text},
+            {"role": "user", "content": "And now?"},
+        ]
+        second = await chat(engine, again, max_tokens=20)
+        assert second.cached_tokens >= first.prompt_tokens
+        fresh = await loaded()
+        assert (await chat(fresh, again, max_tokens=20)).ids == second.ids
+
+    asyncio.run(run())
+
+
+def test_stop_keeps_the_text_and_the_next_answer_is_right() -> None:
+    async def run(after: int) -> None:
+        engine = await loaded()
+        texts: list[str] = []
+        async for event in engine.generate(CHAT, GenerateConfig(max_tokens=200)):
+            if isinstance(event, Delta):
+                texts.append(event.text)
+                if event.num_tokens >= after:
+                    engine.stop()
+            else:
+                assert event.finish_reason == "cancelled"
+                assert after <= len(event.ids) < 200
+                assert "".join(texts) == event.text
+                assert event.ids == golden("tiny")["prompts"][1]["ids"][: len(event.ids)]
+        assert engine.state == "ready"
+        prompt = golden("tiny")["prompts"][0]
+        assert (await chat(engine, prompt["messages"], max_tokens=200)).ids == prompt["ids"]
+
+    for after in (1, 2, 13, 60):
+        asyncio.run(run(after))
+
+
+def test_stop_in_prefill() -> None:
+    async def run() -> None:
+        device = CpuDevice()
+        engine = await loaded(device=device)
+        run = device.run
+
+        def run_and_stop(*args: Any) -> Awaitable[list[int]]:
+            engine.stop()
+            return run(*args)
+
+        device.run = run_and_stop  # type: ignore[method-assign,assignment]
+        prompt = golden("tiny")["prompts"][3]
+        answer = await complete(engine, prompt["prompt_ids"], max_tokens=50)
+        assert (answer.ids, answer.finish_reason) == ([], "cancelled")
+        assert engine.status()["kv"]["cached_tokens"] == 8, "one chunk was computed, and is kept"
+        device.run = run  # type: ignore[method-assign]
+        assert (await complete(engine, prompt["prompt_ids"], max_tokens=50)).ids == prompt["ids"][
+            :50
+        ]
+
+    asyncio.run(run())
+
+
+def test_an_abandoned_answer_leaves_nothing_behind() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        events = engine.generate(CHAT, GenerateConfig(max_tokens=200))
+        await anext(events)
+        await events.aclose()
+        assert engine.state == "ready"
+        assert (await chat(engine, CHAT, max_tokens=30)).ids == golden("tiny")["prompts"][1]["ids"][
+            :30
+        ]
+
+    asyncio.run(run())
+
+
+def test_reset_gives_all_blocks_back_and_the_same_first_answer() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        first = await chat(engine, CHAT, max_tokens=60)
+        assert engine.status()["kv"]["free_blocks"] < engine.status()["kv"]["num_blocks"]
+        await engine.reset()
+        assert engine.status()["kv"]["free_blocks"] == engine.status()["kv"]["num_blocks"]
+        again = await chat(engine, CHAT, max_tokens=60)
+        assert (again.ids, again.cached_tokens) == (first.ids, 0)
+
+    asyncio.run(run())
+
+
+def test_reset_while_generating_waits_for_the_end() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        task = asyncio.ensure_future(chat(engine, CHAT, max_tokens=400))
+        await asyncio.sleep(0)
+        assert engine.state == "generating"
+        await engine.reset()
+        assert (await task).finish_reason == "cancelled"
+        assert engine.status()["kv"]["cached_tokens"] == 0
+
+    asyncio.run(run())
+
+
+def test_the_context_ends_an_answer() -> None:
+    async def run() -> None:
+        engine = Engine(NativeHost(GOLDEN / "tiny.gguf"))
+        await engine.load(LoadConfig(context=40), lambda *_: None)
+        ids = golden("tiny")["prompts"][0]["prompt_ids"]
+        answer = await complete(engine, ids)
+        assert answer.ids == golden("tiny")["prompts"][0]["ids"][: 40 - len(ids)]
+        assert answer.finish_reason == "length"
+        with pytest.raises(OctavoError) as caught:
+            await complete(engine, [5] * 40)
+        assert caught.value.code == "prompt.too_long"
+        assert (await complete(engine, ids, max_tokens=3)).ids == answer.ids[:3]
+
+    asyncio.run(run())
+
+
+def test_busy_and_not_loaded() -> None:
+    async def run() -> None:
+        engine = Engine(NativeHost(GOLDEN / "tiny.gguf"))
+        with pytest.raises(OctavoError) as caught:
+            await chat(engine, CHAT)
+        assert caught.value.code == "engine.not_loaded"
+        engine = await loaded()
+        task = asyncio.ensure_future(chat(engine, CHAT, max_tokens=100))
+        await asyncio.sleep(0)
+        with pytest.raises(OctavoError) as caught:
+            await chat(engine, CHAT)
+        assert caught.value.code == "engine.busy"
+        assert (await task).finish_reason == "length"
+        await engine.unload()
+        assert engine.status() == {"state": "empty"}
+
+    asyncio.run(run())
+
+
+def test_what_the_device_is_asked_to_do() -> None:
+    """The exact runs and block table writes of a short answer, on the null device."""
+
+    async def run() -> None:
+        device = NullDevice(sampled_id=77)
+        engine = await loaded(device=device)
+        scheduler = engine._scheduler
+        assert scheduler
+        scheduler.prefill_pace.measured = lambda *_: None  # type: ignore[method-assign]
+        scheduler.decode_pace.measured = lambda *_: None  # type: ignore[method-assign]
+        scheduler.prefill_pace.size, scheduler.decode_pace.size = 16, 4
+        device.log.clear()
+        await complete(engine, list(range(3, 33)), max_tokens=10)
+        runs = [entry for entry in device.log if isinstance(entry[0], tuple)]
+        assert runs == [
+            ((PREFILL,), 16, 1),
+            ((PREFILL, HEAD), 14, 1),
+            ((DECODE,), 1, 4),
+            ((DECODE,), 1, 4),
+            ((DECODE,), 1, 1),
+        ]
+        tables = [entry[1:] for entry in device.log if entry[0] == "block_table"]
+        assert tables == [(0, bytes([0, 0, 0, 0, 1, 0, 0, 0])), (8, bytes([2, 0, 0, 0]))]
+        await engine.reset()
+        device.log.clear()
+        await complete(engine, [3, 4], max_tokens=1)
+        tables = [entry[1:] for entry in device.log if entry[0] == "block_table"]
+        assert tables == [(0, bytes(4))]
+
+    asyncio.run(run())
+
+
+def test_stopping_a_load_leaves_nothing() -> None:
+    class SlowHost(NativeHost):
+        async def read_shard(self, index: int) -> bytes:
+            await asyncio.sleep(0.01)
+            return await super().read_shard(index)
+
+    async def run() -> None:
+        host = SlowHost(GOLDEN / "tiny.gguf", shard_size=5000)
+        engine = Engine(host)
+        task = asyncio.ensure_future(engine.load(LoadConfig(), lambda *_: None))
+        await asyncio.sleep(0.1)
+        assert engine.state == "loading"
+        assert engine.stop()
+        with pytest.raises(OctavoError) as caught:
+            await task
+        assert caught.value.code == "request.cancelled"
+        assert host.cancelled
+        assert engine.status() == {"state": "empty"}
+
+    asyncio.run(run())
+
+
+def test_measure() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        speed = await engine.measure(40, 100, 5)
+        assert speed["prefill_tokens_per_s"] > 0 < speed["decode_tokens_per_s"]
+        assert speed["dispatches_per_token"] == 6 * 3 + 4
+        assert (await chat(engine, CHAT, max_tokens=9)).ids == golden("tiny")["prompts"][1]["ids"][
+            :9
+        ]
+
+    asyncio.run(run())

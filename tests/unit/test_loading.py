@@ -1,0 +1,189 @@
+"""Loading: which bytes go where, and files that cannot be loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import gguf as gguf_oracle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.backends.cpu import CpuDevice
+from engine.backends.webgpu import WebGpuDevice, traits_of
+from engine.browser import as_octavo_error
+from engine.config import LoadConfig
+from engine.engine import Engine
+from engine.errors import CODES, OctavoError
+from engine.plan import Tensor
+from engine.weights.loading import CARRY, shard_jobs
+from engine.weights.quants import QUANTS, dequantize, make_weight
+from tests.conftest import ROOT
+from tests.kernels.harness import file_of, quantize
+from tests.native import NativeHost
+
+TINY = ROOT / "tests/golden/tiny.gguf"
+
+
+@pytest.mark.parametrize("name", QUANTS)
+def test_dequantize_equals_the_oracle(name: str) -> None:
+    values = np.random.default_rng(0).standard_normal((7, 64)).astype(np.float32)
+    raw = quantize(values, name)
+    kind = gguf_oracle.GGMLQuantizationType[name]
+    want = gguf_oracle.dequantize(np.frombuffer(raw, np.uint8), kind)
+    np.testing.assert_array_equal(dequantize(name, raw), want.ravel())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(list(QUANTS)), min_size=1, max_size=4),
+    st.lists(st.integers(1, 9), min_size=4, max_size=4),
+    st.integers(130, 3000).map(lambda n: n * 4),
+)
+def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size: int) -> None:
+    """Whatever the borders cut, the CPU device holds the oracle's numbers."""
+    rng = np.random.default_rng(1)
+    values = {f"t{i}": rng.standard_normal((rows[i], 96)) for i in range(len(kinds))}
+    tensors = {n: (k, quantize(v, k)) for (n, v), k in zip(values.items(), kinds, strict=True)}
+    index, data = file_of(tensors, {n: v.shape for n, v in values.items()})
+    weights = [make_weight(n, v.shape, tensors[n][0], (n,)) for n, v in values.items()]
+    cuts = [data[i : i + shard_size] for i in range(0, len(data), shard_size)]
+    jobs = shard_jobs(index, weights, [len(c) for c in cuts])
+
+    async def load() -> None:
+        device = CpuDevice()
+        await device.allocate(weights)
+        for cut, job in zip(cuts, jobs, strict=True):
+            await device.upload(cut, job)
+        for weight in weights:
+            got = np.frombuffer(await device.read(weight), np.float32)
+            kind, raw = tensors[weight.name]
+            np.testing.assert_array_equal(got, dequantize(kind, raw))
+
+    asyncio.run(load())
+    covered = sorted(
+        (j.weight.name, j.first + i) for s in jobs for j in s.jobs for i in range(j.count)
+    )
+    assert len(covered) == len(set(covered))
+    assert all(j.source >= 0 and j.source % 2 == 0 for s in jobs for j in s.jobs)
+
+
+def test_the_player_knows_the_same_carry() -> None:
+    assert f"CARRY = {CARRY};" in (ROOT / "worker/gpu.mjs").read_text(encoding="utf-8")
+
+
+def edited(edit: Callable[[bytes], bytes], folder: Path) -> Path:
+    path = folder / "edited.gguf"
+    path.write_bytes(edit(TINY.read_bytes()))
+    return path
+
+
+def renamed(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    assert len(old) == len(new)
+    return lambda data: data.replace(old, new)
+
+
+def with_type(name: bytes, kind: int) -> Callable[[bytes], bytes]:
+    """Another quantization id in the tensor table."""
+
+    def edit(data: bytes) -> bytes:
+        at = data.index(name, data.index(b"token_embd.weight")) + len(name)
+        dims = struct.unpack_from("<I", data, at)[0]
+        place = at + 4 + 8 * dims
+        return data[:place] + struct.pack("<I", kind) + data[place + 4 :]
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "code", "said"),
+    [
+        (lambda d: b"PK\3\4" + d[4:], "gguf.invalid", ""),
+        (lambda d: b"", "manifest.invalid", ""),
+        (lambda d: d[:4] + struct.pack("<I", 1) + d[8:], "gguf.version", "1"),
+        (lambda d: d[:300], "gguf.truncated", ""),
+        (lambda d: d[:-4000], "gguf.truncated", ""),
+        (renamed(b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama",
+                 b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0mamba"),
+         "model.architecture", "mamba"),
+        (with_type(b"blk.0.attn_output.weight", 999), "model.quantization", "999"),
+        (with_type(b"blk.0.attn_norm.weight", 30), "model.quantization", "BF16"),
+        (renamed(b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight"), "model.tensor", "ffn_up"),
+        (renamed(b"smollm", b"smellm"), "tokenizer.unsupported", "smellm"),
+    ],
+)  # fmt: skip
+def test_files_that_cannot_be_loaded(
+    edit: Callable[[bytes], bytes], code: str, said: str, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        engine = Engine(NativeHost(edited(edit, tmp_path), shard_size=20000))
+        with pytest.raises(OctavoError) as caught:
+            await engine.load(LoadConfig(), lambda *_: None)
+        assert caught.value.code == code
+        assert said in caught.value.message
+        assert engine.status() == {"state": "empty"}
+        # Nothing is lost: the same engine loads a good file afterwards.
+        engine._host = NativeHost(TINY)
+        await engine.load(LoadConfig(), lambda *_: None)
+        assert engine.state == "ready"
+
+    asyncio.run(run())
+
+
+class FakeGpu:
+    """As much of the player as a WebGpuDevice asks before it allocates."""
+
+    def describe(self) -> str:
+        return (
+            '{"name": "small", "software": false, "subgroup": 32, "max_binding_bytes": 20000,'
+            ' "max_buffer_bytes": 40000, "workgroup_bytes": 16384}'
+        )
+
+
+def test_a_model_too_large_for_the_adapter() -> None:
+    async def run() -> None:
+        device = WebGpuDevice(FakeGpu(), "auto")
+        with pytest.raises(OctavoError) as caught:
+            await device.allocate([Tensor("k.0", (20, 2, 16, 16), "f16", "kv")])
+        assert caught.value.code == "gpu.limits"
+        assert "20,480" in caught.value.message
+        assert "20,000" in caught.value.message
+
+    asyncio.run(run())
+
+
+def test_traits_of_adapters() -> None:
+    description = {
+        "name": "x",
+        "software": False,
+        "subgroup": 32,
+        "max_binding_bytes": 1,
+        "max_buffer_bytes": 1,
+        "workgroup_bytes": 1,
+    }
+    real = traits_of(description, "auto")
+    assert (real.subgroup, real.barriers, real.activations) == (32, True, "f32")
+    assert traits_of(description | {"subgroup": 4}, "auto").subgroup == 0
+    soft = traits_of(description | {"software": True, "subgroup": 4}, "auto")
+    assert (soft.subgroup, soft.barriers, soft.activations) == (0, False, "q16")
+    assert traits_of(description | {"software": True}, "f32").activations == "f32"
+    assert replace(real, chunk=1).chunk == 1
+
+
+def test_errors_of_javascript_keep_their_code() -> None:
+    class JsError(Exception):
+        code = "shard.hash"
+        message = "Shard 3 does not match."
+
+    assert as_octavo_error(JsError()).code == "shard.hash"
+    assert as_octavo_error(JsError()).message == "Shard 3 does not match."
+    assert as_octavo_error(KeyError("x")).code == "internal"
+
+
+def test_every_code_has_a_sentence() -> None:
+    assert all(text.endswith(".") and code.islower() for code, text in CODES.items())

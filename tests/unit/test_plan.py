@@ -1,0 +1,138 @@
+"""Planning without a device: dispatch counts, buffer reuse, valid joins of WGSL pieces."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from engine.backends.base import persistent_tensors
+from engine.models import open_model
+from engine.models.plans import DECODE, HEAD, PREFILL, build_plans
+from engine.plan import Call, Plan, PlanBuilder, Tensor, Traits, assign_slots
+from engine.shaders import piece, wgsl_root
+from engine.weights.gguf import read_header
+from engine.weights.loading import repack_kernels
+from tests.conftest import ROOT
+
+TRAITS = {
+    "gpu": Traits("webgpu", subgroup=32),
+    "gpu without subgroups": Traits("webgpu"),
+    "software": Traits("webgpu", software=True, barriers=False, activations="q16", chunk=16),
+    "cpu": Traits("cpu", chunk=16),
+}
+
+
+def plans(traits: Traits) -> dict[str, Plan]:
+    data = (ROOT / "tests/golden/tiny.gguf").read_bytes()
+    model = open_model(read_header(data, len(data)))
+    return build_plans(model, traits, model.config.kv_layout(8, 128))
+
+
+@pytest.mark.parametrize("device", ["gpu", "gpu without subgroups"])
+def test_decode_takes_six_dispatches_a_layer_and_four(device: str) -> None:
+    layers = 3
+    assert len(plans(TRAITS[device])[DECODE].calls) == 6 * layers + 4
+
+
+def test_dispatches_in_order() -> None:
+    layer = ["linear", "attention_split", "attention_merge", "linear", "linear", "linear"]
+    calls = [call.op for call in plans(TRAITS["gpu"])[DECODE].calls]
+    assert calls == ["embed", *layer * 3, "linear", "sample_scan", "sample_pick"]
+    assert [c.op for c in plans(TRAITS["gpu"])[HEAD].calls] == [
+        "linear",
+        "sample_scan",
+        "sample_pick",
+    ]
+
+
+@pytest.mark.parametrize("device", TRAITS)
+def test_no_call_shares_memory_between_its_arguments(device: str) -> None:
+    for plan in plans(TRAITS[device]).values():
+        for call in plan.calls:
+            slots = [plan.slot_of[t.name] for t in call.args.values() if t.name in plan.slot_of]
+            assert len(set(slots)) == len(slots)
+
+
+@pytest.mark.parametrize("device", TRAITS)
+def test_a_value_stays_until_its_last_reader(device: str) -> None:
+    for plan in plans(TRAITS[device]).values():
+        holder: dict[int, str] = {}
+        for call in plan.calls:
+            for arg, tensor in call.args.items():
+                if tensor.role != "activation":
+                    continue
+                slot = plan.slot_of[tensor.name]
+                if arg not in call.writes:
+                    assert holder[slot] == tensor.name, f"{call.op} reads what was overwritten"
+                assert plan.slot_bytes[slot] >= tensor.nbytes
+            for arg in call.writes:
+                tensor = call.args[arg]
+                if tensor.role == "activation":
+                    holder[plan.slot_of[tensor.name]] = tensor.name
+
+
+def test_slots_are_reused() -> None:
+    plan = plans(TRAITS["gpu"])[PREFILL]
+    assert len(plan.slot_of) > 15
+    assert len(plan.slot_bytes) <= 5
+
+
+def test_assign_slots_exactly() -> None:
+    x, y, z = (Tensor(name, (4,)) for name in "xyz")
+
+    def call(**args: Tensor) -> Call:
+        return Call("op", args, ("out",), lambda _: None)
+
+    calls = [call(out=x), call(a=x, out=y), call(a=y, out=z)]
+    assert assign_slots(calls) == ({"x": 0, "y": 1, "z": 0}, [16, 16])
+
+
+@pytest.mark.parametrize("device", [d for d in TRAITS if d != "cpu"])
+def test_bindings_fit_and_are_all_used(device: str) -> None:
+    shaders = [c.shader for p in plans(TRAITS[device]).values() for c in p.calls]
+    for shader in [*shaders, *repack_kernels().values()]:
+        assert shader is not None
+        assert len(shader.slots) <= 8, "WebGPU guarantees 8 storage buffers a stage"
+        code = shader.code()
+        for name in (*(s.name for s in shader.slots), *shader.overrides, *shader.consts):
+            assert len(re.findall(rf"\b{name}\b", code)) > 1, f"{shader.name}: {name} is unused"
+
+
+def test_every_wgsl_file_is_used() -> None:
+    used = set()
+    for traits in (
+        *TRAITS.values(),
+        Traits("webgpu", barriers=False, activations="q8"),
+        Traits("webgpu", barriers=False),
+    ):
+        for name in ("tiny", "tiny_untied"):
+            data = (ROOT / f"tests/golden/{name}.gguf").read_bytes()
+            model = open_model(read_header(data, len(data)))
+            for plan in build_plans(model, traits, model.config.kv_layout(8, 128)).values():
+                for call in plan.calls:
+                    assert call.shader
+                    used |= {call.shader.name, *(f"lib/{p}" for p in call.shader.lib)}
+    for shader in repack_kernels().values():
+        used |= {shader.name, *(f"lib/{p}" for p in shader.lib)}
+    root = wgsl_root()
+    files = {str(p.relative_to(root).with_suffix("")) for p in root.rglob("*.wgsl")}
+    # Biases and f32 matrices come with other model families; kernel tests cover them.
+    assert files - used <= {"lib/bias_add", "lib/weight_f32", "lib/input_plain"}
+    assert all(piece(name).startswith(("//", "fn")) for name in files)
+
+
+def test_persistent_tensors() -> None:
+    tensors = persistent_tensors(plans(TRAITS["gpu"]).values())
+    assert {n for n, t in tensors.items() if t.role == "state"} == {
+        "step",
+        "tokens",
+        "sampled",
+        "hidden",
+        "rope",
+        "block_table",
+    }
+    assert {n for n, t in tensors.items() if t.role == "kv"} == {
+        f"{w}.{i}" for w in "kv" for i in range(3)
+    }
+    assert PlanBuilder("x", TRAITS["gpu"]).build().tensors("kv") == {}

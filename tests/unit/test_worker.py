@@ -1,0 +1,210 @@
+"""The protocol: every request gets its answer or an error with a code, and the next one works."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.worker import Worker
+from tests.conftest import ROOT
+from tests.native import NativeHost
+
+HELLO = [{"role": "user", "content": "How do you find the ship on the shore?"}]
+GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))["prompts"][0]
+
+
+class Client:
+    """Sends requests to a Worker and collects its messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        host = NativeHost(ROOT / "tests/golden/tiny.gguf")
+        self.worker = Worker(host, lambda text: self.messages.append(json.loads(text)))
+        self._id = 0
+
+    def send(self, kind: Any, **content: Any) -> int:
+        self._id += 1
+        self.worker.handle(json.dumps({"id": self._id, "kind": kind, **content}))
+        return self._id
+
+    async def ended(self, id: Any) -> dict[str, Any]:
+        """The result or error of a request."""
+        while True:
+            for message in self.messages:
+                if message["id"] == id and message["kind"] in ("result", "error"):
+                    return message
+            await asyncio.sleep(0)
+
+    async def ask(self, kind: Any, **content: Any) -> dict[str, Any]:
+        return await self.ended(self.send(kind, **content))
+
+    def texts(self, id: int) -> str:
+        return "".join(m["text"] for m in self.messages if m["id"] == id and m["kind"] == "delta")
+
+
+def test_load_generate_status_unload() -> None:
+    async def run() -> None:
+        client = Client()
+        loaded = (await client.ask("load", device="auto"))["value"]
+        assert loaded["device"]["kind"] == "cpu"
+        assert loaded["model"]["context"] == 512
+        assert loaded["memory_bytes"] > 0
+        stages = [m["stage"] for m in client.messages if m["kind"] == "progress"]
+        assert [s for i, s in enumerate(stages) if s not in stages[:i]] == [
+            "download",
+            "device",
+            "compile",
+            "weights",
+        ]
+        id = client.send("generate", messages=HELLO, max_tokens=30)
+        value = (await client.ended(id))["value"]
+        assert value["ids"] == GOLDEN["ids"][:30]
+        assert value["text"] == client.texts(id)
+        assert value["usage"] == {
+            "prompt_tokens": 24,
+            "cached_tokens": 0,
+            "completion_tokens": 30,
+        }
+        assert (await client.ask("status"))["value"]["state"] == "ready"
+        assert (await client.ask("unload"))["value"] == {}
+        assert (await client.ask("status"))["value"] == {"state": "empty"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "code"),
+    [
+        ("dance", {}, "request.unknown"),
+        (None, {}, "request.unknown"),
+        (["load"], {}, "request.unknown"),
+        ("generate", {"messages": HELLO, "temperature": "hot"}, "request.invalid"),
+        ("generate", {"messages": HELLO, "temperature": -1}, "request.invalid"),
+        ("generate", {"messages": HELLO, "max_tokens": 0}, "request.invalid"),
+        ("generate", {"messages": HELLO, "seed": 1.5}, "request.invalid"),
+        ("generate", {"messages": "hello"}, "request.invalid"),
+        ("generate", {"messages": [{"role": "user"}]}, "request.invalid"),
+        ("generate", {"messages": [{"role": "user", "content": 7}]}, "request.invalid"),
+        ("generate", {"messages": []}, "prompt.empty"),
+        ("generate", {"messages": [{"role": "user", "content": "  \n"}]}, "prompt.empty"),
+        ("generate", {"messages": [{"role": "user", "content": "x" * 9000}]}, "prompt.too_long"),
+        ("load", {"device": "abacus"}, "request.invalid"),
+        ("load", {"context": 3}, "request.invalid"),
+        ("load", {"model": 5}, "request.invalid"),
+        ("measure", {"prefill": "many"}, "request.invalid"),
+    ],
+)
+def test_bad_requests(kind: Any, content: dict[str, Any], code: str) -> None:
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        error = (await client.ask(kind, **content))["error"]
+        assert error["code"] == code
+        assert error["message"]
+        good = await client.ask("generate", messages=HELLO, max_tokens=8)
+        assert good["value"]["ids"] == GOLDEN["ids"][:8]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", '{"kind":"status"}', '{"id":"1"}'])
+def test_messages_that_are_none(text: str) -> None:
+    async def run() -> None:
+        client = Client()
+        client.worker.handle(text)
+        error = (await client.ended(json.loads(text).get("id") if '"id"' in text else None))[
+            "error"
+        ]
+        assert error["code"] in ("request.invalid", "internal")
+        assert (await client.ask("status"))["value"] == {"state": "empty"}
+
+    asyncio.run(run())
+
+
+def test_generate_before_load_and_while_generating() -> None:
+    async def run() -> None:
+        client = Client()
+        early = await client.ask("generate", messages=HELLO)
+        assert early["error"]["code"] == "engine.not_loaded"
+        await client.ask("load")
+        first = client.send("generate", messages=HELLO, max_tokens=100)
+        second = await client.ask("generate", messages=HELLO)
+        assert second["error"]["code"] == "engine.busy"
+        assert (await client.ended(first))["value"]["ids"] == GOLDEN["ids"][:100]
+
+    asyncio.run(run())
+
+
+def test_stop_generate_and_stop_load() -> None:
+    async def run() -> None:
+        client = Client()
+        loading = client.send("load")
+        await asyncio.sleep(0)
+        assert (await client.ask("stop"))["value"] == {"stopped": True}
+        assert (await client.ended(loading))["error"]["code"] == "request.cancelled"
+        assert (await client.ask("stop"))["value"] == {"stopped": False}
+
+        client = Client()
+        await client.ask("load")
+        id = client.send("generate", messages=HELLO, max_tokens=400)
+        while not client.texts(id):
+            await asyncio.sleep(0)
+        assert (await client.ask("stop"))["value"] == {"stopped": True}
+        value = (await client.ended(id))["value"]
+        assert value["finish_reason"] == "cancelled"
+        assert value["text"] == client.texts(id)
+        assert value["ids"] == GOLDEN["ids"][: len(value["ids"])]
+
+    asyncio.run(run())
+
+
+def test_stop_with_a_target_stops_only_that() -> None:
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        id = client.send("generate", messages=HELLO, max_tokens=60)
+        assert (await client.ask("stop", target=id + 100))["value"] == {"stopped": False}
+        assert (await client.ended(id))["value"]["ids"] == GOLDEN["ids"][:60]
+        id = client.send("generate", messages=HELLO, max_tokens=400)
+        await asyncio.sleep(0)
+        assert (await client.ask("stop", target=id))["value"] == {"stopped": True}
+        assert (await client.ended(id))["value"]["finish_reason"] == "cancelled"
+
+    asyncio.run(run())
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(
+        ["messages", "temperature", "max_tokens", "seed", "device", "target", "context"]
+    ),
+    JSON,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["generate", "stop", "reset", "status", "x"]), FIELDS)))
+def test_any_fields_get_an_answer(requests: list[tuple[str, dict[str, Any]]]) -> None:
+    async def run() -> None:
+        client = Client()
+        for kind, fields in requests:
+            id = client.send(kind, **fields)
+            reply = await client.ended(id)
+            assert reply["kind"] == "result" or reply["error"]["code"] != "internal"
+
+    asyncio.run(run())
