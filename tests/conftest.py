@@ -29,6 +29,11 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+class _QuietServer(http.server.ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that breaks off a download is no news."""
+
+
 class StaticServer:
     """Serves a folder on 127.0.0.1; remembers the paths that were asked for."""
 
@@ -42,7 +47,7 @@ class StaticServer:
                 super().do_GET()
 
         handler = functools.partial(Handler, directory=str(folder))
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self._server = _QuietServer(("127.0.0.1", port), handler)
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)

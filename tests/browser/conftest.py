@@ -1,0 +1,105 @@
+"""The built site with the tiny model beside the default one, and pages in real Chromium."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import Chat
+from tests.conftest import BROWSER_FLAGS, GPU_FLAGS, ROOT, StaticServer
+
+TINY_SHARD = 40_000
+
+
+def cut(source: Path, folder: Path, shard_size: int = TINY_SHARD) -> None:
+    """A model in shards with its manifest, as the build makes them."""
+    folder.mkdir(parents=True)
+    data = source.read_bytes()
+    shards = []
+    for i in range(0, len(data), shard_size):
+        part = data[i : i + shard_size]
+        name = f"{len(shards):03}.bin"
+        (folder / name).write_bytes(part)
+        shards.append({"name": name, "size": len(part), "sha256": hashlib.sha256(part).hexdigest()})
+    manifest = {
+        "id": folder.name,
+        "name": folder.name,
+        "file": source.name,
+        "size": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "shard_size": shard_size,
+        "shards": shards,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def link_site(folder: Path) -> Path:
+    """dist/ as links in ``folder``, with models/tiny and room for more."""
+    dist = ROOT / "dist"
+    assert (dist / "index.html").exists(), "no dist/: run the tests by `python3 build.py test`"
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in dist.iterdir():
+        if entry.name != "models":
+            os.symlink(entry, folder / entry.name)
+    (folder / "models").mkdir()
+    for entry in (dist / "models").iterdir():
+        os.symlink(entry, folder / "models" / entry.name)
+    cut(ROOT / "tests/golden/tiny.gguf", folder / "models/tiny")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return link_site(tmp_path_factory.mktemp("site") / "root")
+
+
+@pytest.fixture
+def server(site: Path) -> Iterator[StaticServer]:
+    server = StaticServer(site)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def plain_chromium(playwright: Any, chromium_path: str) -> Iterator[Any]:
+    """Chromium without any WebGPU flag: it offers no adapter."""
+    browser = playwright.chromium.launch(executable_path=chromium_path, args=BROWSER_FLAGS)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def gpu_chromium(playwright: Any, chromium_path: str) -> Iterator[Any]:
+    """Chromium with its software WebGPU adapter."""
+    browser = playwright.chromium.launch(executable_path=chromium_path, args=GPU_FLAGS)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def open_chat(
+    server: StaticServer, plain_chromium: Any, gpu_chromium: Any
+) -> Iterator[Callable[..., Chat]]:
+    """Opens a page in a fresh profile; ``device=gpu`` in the query takes Chromium with WebGPU."""
+    contexts = []
+    problems: list[str] = []
+
+    def open_page(query: str = "", *, browser: Any = None, context: Any = None) -> Chat:
+        browser = browser or (gpu_chromium if "device=gpu" in query else plain_chromium)
+        if context is None:
+            context = browser.new_context()
+            contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        return Chat(page, server, f"{server.url}/?{query}").open()
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not problems, "the page threw"

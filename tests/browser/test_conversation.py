@@ -1,0 +1,166 @@
+"""A conversation as a person has it, with the tiny model on both devices."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import Chat
+from tests.conftest import ROOT, StaticServer
+
+pytestmark = pytest.mark.browser
+TINY = "model=models/tiny/manifest.json&context=512"
+DEVICES = ["cpu", "gpu"]
+GOLDEN: list[dict[str, Any]] = json.loads(
+    (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
+)["prompts"][:2]
+# Asks without waiting; the answer lands in window.answered.
+ASK = """(messages) => {
+  window.answered = null;
+  octavo.chat.completions.create({messages, max_tokens: 200})
+    .then((answer) => { window.answered = answer; });
+}"""
+Open = Callable[..., Chat]
+
+
+@pytest.fixture(params=DEVICES)
+def tiny(request: pytest.FixtureRequest, open_chat: Open) -> Chat:
+    query = f"{TINY}&device={request.param}&activations=f32&max_tokens=40"
+    return open_chat(query).wait_for("ready")
+
+
+def test_greedy_ids_equal_the_oracle_through_the_whole_stack(tiny: Chat) -> None:
+    for prompt in GOLDEN:
+        answer = tiny.complete(prompt["messages"], max_tokens=200)
+        assert answer["octavo"]["ids"] == prompt["ids"]
+        assert answer["choices"][0]["message"]["content"] == prompt["text"]
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_stream_adds_up(tiny: Chat) -> None:
+    prompt = GOLDEN[0]
+    chunks = tiny.page.evaluate(
+        """async (messages) => {
+          const chunks = [];
+          const stream = octavo.chat.completions.create({messages, max_tokens: 120, stream: true});
+          for await (const chunk of stream) chunks.push(chunk);
+          return chunks;
+        }""",
+        prompt["messages"],
+    )
+    assert chunks[-1]["octavo"]["ids"] == prompt["ids"][:120]
+    text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks)
+    assert (
+        text
+        == tiny.complete(prompt["messages"], max_tokens=120)["choices"][0]["message"]["content"]
+    )
+    assert len(chunks) > 5, "the text came in pieces"
+
+
+def test_stop_at_a_random_moment_then_a_new_message(tiny: Chat) -> None:
+    rng = random.Random(5)
+    for _ in range(3):
+        tiny.page.evaluate(ASK, [{"role": "user", "content": "Go on."}])
+        time.sleep(rng.random() * 0.6)
+        stopped = tiny.page.evaluate("octavo.stop()")["stopped"]
+        tiny.until("window.answered !== null")
+        answer = tiny.page.evaluate("window.answered")
+        if stopped:
+            assert answer["choices"][0]["finish_reason"] == "cancelled"
+            assert len(answer["octavo"]["ids"]) < 200
+        prompt = GOLDEN[0]
+        assert (
+            tiny.complete(prompt["messages"], max_tokens=60)["octavo"]["ids"] == prompt["ids"][:60]
+        )
+
+
+def test_stop_button_keeps_the_text(tiny: Chat) -> None:
+    tiny.page.goto(tiny.url.replace("max_tokens=40", "max_tokens=450"))
+    tiny.wait_for("ready").send(GOLDEN[0]["messages"][0]["content"])
+    tiny.until(
+        "[...document.querySelectorAll('[data-testid=answer]')].at(-1)?.innerText.trim().length > 3"
+    )
+    tiny.hook("stop").click()
+    tiny.wait_for("ready", "stopped")
+    text = tiny.answer
+    assert text
+    time.sleep(0.3)
+    assert tiny.answer == text, "nothing came after the stop"
+    assert tiny.ask("Is it open?")
+    assert tiny.page.get_by_test_id("answer").count() == 2
+
+
+def test_reset_then_the_first_answer_again_to_the_letter(tiny: Chat) -> None:
+    question = GOLDEN[1]["messages"][0]["content"]
+    first = tiny.ask(question)
+    tiny.ask("And what is under the window?")
+    tiny.hook("reset").click()
+    tiny.until("document.querySelectorAll('[data-testid=answer]').length === 0")
+    assert tiny.status()["kv"]["cached_tokens"] == 0
+    assert tiny.status()["kv"]["free_blocks"] == tiny.status()["kv"]["num_blocks"]
+    assert tiny.ask(question) == first
+
+
+def test_two_tabs(tiny: Chat, open_chat: Open) -> None:
+    query = tiny.url.split("?")[1]
+    other = open_chat(query, context=tiny.page.context).wait_for("ready")
+    for chat, prompt in ((tiny, GOLDEN[0]), (other, GOLDEN[1])):
+        chat.page.evaluate(ASK, prompt["messages"])
+    for chat, prompt in ((tiny, GOLDEN[0]), (other, GOLDEN[1])):
+        chat.until("window.answered !== null")
+        ids = chat.page.evaluate("window.answered.octavo.ids")
+        assert len(ids) > 150
+        assert ids == prompt["ids"][: len(ids)]
+
+
+def test_seeds_through_the_address(open_chat: Open) -> None:
+    texts = []
+    for seed in (3, 3, 4):
+        query = f"{TINY}&device=cpu&temperature=0.9&seed={seed}&max_tokens=30"
+        texts.append(open_chat(query).wait_for("ready").ask("Where is the sea?"))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_typed_script_stays_text(open_chat: Open) -> None:
+    chat = open_chat(f"{TINY}&device=cpu&max_tokens=3").wait_for("ready")
+    chat.ask("<img src=x onerror=\"document.title='owned'\"> **bold**")
+    assert chat.page.title() == "Octavo"
+    assert "<img" in chat.page.locator("main").inner_text()
+
+
+def test_a_second_load_replaces_the_model(open_chat: Open, server: StaticServer) -> None:
+    chat = open_chat(f"{TINY}&device=cpu&max_tokens=3").wait_for("ready")
+    before = chat.status()["memory_bytes"]
+    loaded = chat.page.evaluate(
+        "octavo.load({model: 'models/tiny/manifest.json', device: 'cpu', context: 128})"
+    )
+    assert loaded["model"]["context"] == 128
+    assert chat.status()["memory_bytes"] < before
+    assert (
+        chat.complete(GOLDEN[0]["messages"], max_tokens=9)["octavo"]["ids"] == GOLDEN[0]["ids"][:9]
+    )
+    chat.page.evaluate("octavo.unload()")
+    assert chat.status()["state"] == "empty"
+
+
+def test_sub_path(tmp_path: Path, site: Path, plain_chromium: Any) -> None:
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some/where").symlink_to(site)
+    server = StaticServer(tmp_path)
+    context = plain_chromium.new_context()
+    try:
+        url = f"{server.url}/some/where/?{TINY}&device=cpu&max_tokens=5"
+        chat = Chat(context.new_page(), server, url).open().wait_for("ready")
+        assert chat.ask("Where is the sea?")
+        assert all(
+            path.startswith("/some/where/") for path in server.requests if path != "/favicon.ico"
+        )
+    finally:
+        context.close()
+        server.close()

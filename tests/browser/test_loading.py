@@ -1,0 +1,190 @@
+"""First load, cached load, offline, and what can go wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import Chat
+from tests.browser.conftest import cut, link_site
+from tests.conftest import ROOT, StaticServer
+
+pytestmark = pytest.mark.browser
+TINY = "model=models/tiny/manifest.json&context=512&max_tokens=20"
+TINY_FILE = ROOT / "tests/golden/tiny.gguf"
+Open = Callable[..., Chat]
+Tamper = Callable[[Path], None]
+
+
+def model_requests(server: StaticServer) -> list[str]:
+    return [path for path in server.requests if "/models/" in path]
+
+
+def test_second_load_asks_the_network_for_no_model_byte(
+    open_chat: Open, server: StaticServer
+) -> None:
+    chat = open_chat(f"{TINY}&device=cpu").wait_for("ready")
+    assert len(model_requests(server)) > 3
+    first = chat.ask("Where is the sea?")
+    server.requests.clear()
+    chat.page.reload()
+    assert chat.wait_for("ready").ask("Where is the sea?") == first
+    assert model_requests(server) == []
+
+
+def test_progress_counts_bytes(open_chat: Open) -> None:
+    chat = open_chat(f"{TINY}&device=cpu").wait_for("ready")
+    seen = chat.page.evaluate(
+        """async () => {
+          const seen = [];
+          const options = {model: 'models/tiny/manifest.json', device: 'cpu'};
+          await octavo.load(options, (progress) => seen.push(progress));
+          return seen;
+        }"""
+    )
+    size = TINY_FILE.stat().st_size
+    for stage in ("download", "weights"):
+        counts = [p["loaded"] for p in seen if p["stage"] == stage]
+        assert counts == sorted(counts)
+        assert counts[-1] == size
+        assert {p["total"] for p in seen if p["stage"] == stage} == {size}
+
+
+def test_offline(site: Path, plain_chromium: Any) -> None:
+    server = StaticServer(site)
+    context = plain_chromium.new_context()
+    url = f"{server.url}/?{TINY}&device=cpu"
+    chat = Chat(context.new_page(), server, url).open().wait_for("ready")
+    first = chat.ask("Where is the sea?")
+    chat.page.evaluate("navigator.serviceWorker.ready.then(() => true)")
+    server.close()
+    chat.page.reload()
+    assert chat.wait_for("ready").ask("Where is the sea?") == first
+    context.close()
+
+
+def test_device_gpu_without_an_adapter(open_chat: Open, plain_chromium: Any) -> None:
+    chat = open_chat(f"{TINY}&device=gpu", browser=plain_chromium)
+    assert chat.error_code() == "gpu.unavailable"
+
+
+def test_auto_takes_the_cpu_over_a_software_adapter_and_says_so(
+    open_chat: Open, gpu_chromium: Any
+) -> None:
+    chat = open_chat(f"{TINY}&device=auto", browser=gpu_chromium).wait_for("ready")
+    device = chat.status()["device"]
+    assert device["kind"] == "cpu"
+    assert "software" in device["reason"]
+    assert "CPU" in chat.page.locator("body").inner_text()
+
+
+@pytest.fixture
+def broken(
+    tmp_path: Path, plain_chromium: Any
+) -> Iterator[Callable[[Callable[[Path], None]], Chat]]:
+    """A site whose tiny model was tampered with, and a page that loads it."""
+    server = StaticServer(link_site(tmp_path / "root"))
+    context = plain_chromium.new_context()
+
+    def open_page(tamper: Tamper) -> Chat:
+        tamper(tmp_path / "root/models/tiny")
+        return Chat(context.new_page(), server, f"{server.url}/?{TINY}&device=cpu").open()
+
+    yield open_page
+    context.close()
+    server.close()
+
+
+def replaced(edit: Callable[[bytes], bytes]) -> Tamper:
+    """The tiny model cut anew from an edited file, hashes and all."""
+
+    def tamper(folder: Path) -> None:
+        shutil.rmtree(folder)
+        source = folder.parent / "edited.gguf"
+        source.write_bytes(edit(TINY_FILE.read_bytes()))
+        cut(source, folder)
+
+    return tamper
+
+
+def wrong_shard(folder: Path) -> None:
+    data = bytearray((folder / "001.bin").read_bytes())
+    data[100] ^= 1
+    (folder / "001.bin").write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "code"),
+    [
+        (wrong_shard, "shard.hash"),
+        (lambda folder: (folder / "002.bin").unlink(), "shard.network"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.invalid"),
+        (replaced(lambda d: b"not a model at all, but long enough" * 99), "gguf.invalid"),
+        (replaced(lambda d: d[:4] + struct.pack("<I", 1) + d[8:]), "gguf.version"),
+        (replaced(lambda d: d[:400]), "gguf.truncated"),
+        (replaced(lambda d: d[:-5000]), "gguf.truncated"),
+    ],
+    ids=["hash", "missing", "manifest", "not gguf", "version 1", "header", "data"],
+)
+def test_a_broken_model_gets_its_error(
+    broken: Callable[[Tamper], Chat], tamper: Tamper, code: str
+) -> None:
+    chat = broken(tamper)
+    assert chat.error_code() == code
+    assert len(chat.hook("error").inner_text()) > 20
+
+
+def test_a_corrupt_cached_shard_is_fetched_again(open_chat: Open, server: StaticServer) -> None:
+    chat = open_chat(f"{TINY}&device=cpu").wait_for("ready")
+    first = chat.ask("Where is the sea?")
+    corrupted = chat.page.evaluate(
+        """async () => {
+          let count = 0;
+          for (const name of await caches.keys()) {
+            const cache = await caches.open(name);
+            for (const request of await cache.keys()) {
+              if (!/00[12]\\.bin/.test(request.url)) continue;
+              const response = await cache.match(request);
+              const bytes = new Uint8Array(await response.arrayBuffer());
+              bytes[5] ^= 255;
+              await cache.put(request, new Response(bytes, {headers: response.headers}));
+              count++;
+            }
+          }
+          return count;
+        }"""
+    )
+    assert corrupted == 2
+    server.requests.clear()
+    chat.page.reload()
+    assert chat.wait_for("ready").ask("Where is the sea?") == first
+    assert sorted(Path(p.split("?")[0]).name for p in model_requests(server)) == [
+        "001.bin",
+        "002.bin",
+    ]
+
+
+def test_cancelling_a_load_and_loading_again(open_chat: Open) -> None:
+    chat = open_chat(f"{TINY}&device=cpu").wait_for("ready")
+    outcome = chat.page.evaluate(
+        """async () => {
+          const load = octavo.load({model: 'models/tiny/manifest.json', device: 'cpu'});
+          const failed = load.then(() => 'loaded', (error) => error.code);
+          await octavo.stop();
+          return failed;
+        }"""
+    )
+    assert outcome == "request.cancelled"
+    chat.page.evaluate("octavo.load({model: 'models/tiny/manifest.json', device: 'cpu'})")
+    assert chat.status()["state"] == "ready"
+
+
+def test_manifest_lists_what_the_site_has(site: Path) -> None:
+    manifest = json.loads((site / "models/tiny/manifest.json").read_text(encoding="utf-8"))
+    assert len(manifest["shards"]) == 4

@@ -1,0 +1,68 @@
+"""SmolLM2-135M-Instruct, the default model, in the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import Chat
+from tests.conftest import ROOT
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+FRANCE = "What is the capital of France?"
+GOLDEN: list[dict[str, Any]] = json.loads(
+    (ROOT / "tests/golden/smollm2.json").read_text(encoding="utf-8")
+)["prompts"]
+MARGIN = 0.05  # below it the oracle itself is undecided
+Open = Callable[..., Chat]
+
+
+def decided(prompt: dict[str, Any]) -> int:
+    """How many ids come before the oracle's first undecided step."""
+    close = [i for i, margin in enumerate(prompt["margins"]) if margin <= MARGIN]
+    return close[0] if close else len(prompt["ids"])
+
+
+def test_a_newcomer_without_a_gpu_gets_a_real_answer(open_chat: Open) -> None:
+    """No address parameters, no flags: what a fresh visitor sees."""
+    chat = open_chat().wait_for("ready")
+    assert chat.ask(FRANCE) == "The capital of France is Paris."
+    assert chat.status()["device"]["kind"] == "cpu"
+    stats = chat.hook("stats")
+    assert float(stats.get_attribute("data-tokens-per-s")) > 0
+    assert float(stats.get_attribute("data-ttft-ms")) > 0
+    assert int(stats.get_attribute("data-memory-bytes")) > 98e6
+
+    for prompt in GOLDEN:
+        answer = chat.complete(prompt["messages"], max_tokens=48)
+        sure = decided(prompt)
+        assert sure >= 8 or sure == len(prompt["ids"])
+        assert answer["octavo"]["ids"][:sure] == prompt["ids"][:sure], prompt["name"]
+
+
+def test_the_page_never_blocks_while_generating(open_chat: Open) -> None:
+    chat = open_chat().wait_for("ready")
+    chat.page.evaluate(
+        """() => {
+          window.longTasks = [];
+          const note = (list) => window.longTasks.push(...list.getEntries().map((e) => e.duration));
+          new PerformanceObserver(note).observe({type: 'longtask'});
+        }"""
+    )
+    chat.ask("Write a Python function that reverses a string, and explain it.")
+    assert len(chat.answer) > 100
+    assert chat.page.evaluate("window.longTasks") == []
+
+
+def test_on_the_software_adapter(open_chat: Open) -> None:
+    """The whole WebGPU path on real weights: load, repack, prefill, bursts."""
+    chat = open_chat("device=gpu").wait_for("ready")
+    device = chat.status()["device"]
+    assert (device["kind"], device["software"]) == ("webgpu", True)
+    prompt = GOLDEN[0]
+    answer = chat.complete(prompt["messages"])
+    assert answer["octavo"]["ids"] == prompt["ids"]
+    assert answer["choices"][0]["message"]["content"] == "The capital of France is Paris."
