@@ -79,5 +79,7 @@ def as_octavo_error(error: Exception) -> OctavoError:
         return error
     code = getattr(error, "code", None)
     if isinstance(code, str) and code in CODES:
-        return OctavoError(code, str(getattr(error, "message", error)))
+        hint = getattr(error, "hint", None)
+        message = str(getattr(error, "message", error))
+        return OctavoError(code, message, hint if isinstance(hint, str) else "")
     return OctavoError("internal", f"{type(error).__name__}: {error}")

@@ -246,7 +246,7 @@ def describe(model: LoadedModel) -> dict[str, Any]:
             "reason": model.device_reason,
         },
         "model": {
-            "name": model.config.name,
+            "name": model.name,
             "architecture": model.config.architecture,
             "context": model.context,
             "parameters": model.config.parameters,

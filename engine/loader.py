@@ -64,6 +64,7 @@ class Host(Protocol):
 class LoadedModel:
     """Everything that belongs to one loaded model."""
 
+    name: str
     config: ModelConfig
     context: int
     device: Device
@@ -93,6 +94,7 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class _Manifest:
+    name: str
     size: int
     shard_sizes: tuple[int, ...]
 
@@ -128,6 +130,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         bos = tokens[special.bos] if special.bos is not None else ""
         eos = tokens[min(special.eos)] if special.eos else ""
         return LoadedModel(
+            name=manifest.name or model.config.name,
             config=model.config,
             context=context,
             device=device,
@@ -165,7 +168,7 @@ def _read_manifest(text: str) -> _Manifest:
     try:
         data = json.loads(text)
         sizes = tuple(int(shard["size"]) for shard in data["shards"])
-        manifest = _Manifest(int(data["size"]), sizes)
+        manifest = _Manifest(str(data.get("name", "")), int(data["size"]), sizes)
     except (ValueError, KeyError, TypeError) as error:
         raise OctavoError("manifest.invalid", f"The manifest cannot be read: {error!r}.") from error
     if not sizes or min(sizes) <= 0 or sum(sizes) != manifest.size:

@@ -1,0 +1,459 @@
+/**
+ * The JavaScript API: an LLM in this browser, in the shape of the OpenAI client.
+ *
+ *     import { Octavo } from './client.mjs';
+ *     const octavo = new Octavo();
+ *     await octavo.load({}, ({ stage, loaded, total }) => console.log(stage, loaded / total));
+ *     const messages = [{ role: 'user', content: 'Hello!' }];
+ *     const answer = await octavo.chat.completions.create({ messages });
+ *     for await (const chunk of octavo.chat.completions.create({ messages, stream: true })) {
+ *       console.log(chunk.choices[0].delta.content);
+ *     }
+ *
+ * Beyond OpenAI's shape: a stopped answer keeps its text and has finish_reason "cancelled"; the
+ * field `octavo` carries token ids and timing.
+ */
+
+/**
+ * @typedef {import("../worker/protocol.mjs").LoadResult} LoadResult
+ * @typedef {import("../worker/protocol.mjs").GenerateResult} GenerateResult
+ * @typedef {import("../worker/protocol.mjs").Status} Status
+ * @typedef {import("../worker/protocol.mjs").MeasureSizes} MeasureSizes
+ * @typedef {import("../worker/protocol.mjs").Measurement} Measurement
+ * @typedef {import("../worker/protocol.mjs").Progress} Progress
+ * @typedef {import("../worker/protocol.mjs").Delta} Delta
+ * @typedef {import("../worker/protocol.mjs").Timing} Timing
+ * @typedef {import("../worker/protocol.mjs").Usage} TokenUsage
+ *
+ * @typedef {object} LoadOptions
+ * @property {string} [model] catalogue id, or URL of a manifest (relative to the page)
+ * @property {"auto" | "gpu" | "cpu"} [device]
+ * @property {number} [context] tokens
+ * @property {"auto" | "f32" | "q16" | "q8"} [activations]
+ *
+ * @typedef {{type: "text", text: string}} TextPart
+ * @typedef {{role: string, content: string | TextPart[]}} ChatMessage
+ *
+ * @typedef {object} CompletionOptions others of OpenAI's that would change the answer are refused
+ * @property {ChatMessage[]} messages
+ * @property {number} [temperature] 0 if absent: always the likeliest token
+ * @property {number} [max_tokens]
+ * @property {number} [max_completion_tokens] the newer name of max_tokens
+ * @property {number} [seed]
+ * @property {boolean} [stream]
+ * @property {AbortSignal} [signal] an abort ends the answer as `stop()` does
+ *
+ * @typedef {"stop" | "length" | "cancelled"} FinishReason
+ * @typedef {TokenUsage & {total_tokens: number}} CompletionUsage
+ *
+ * @typedef {object} ChatCompletion
+ * @property {string} id
+ * @property {"chat.completion"} object
+ * @property {number} created seconds since 1970
+ * @property {string} model
+ * @property {{index: 0, message: {role: "assistant", content: string},
+ *   finish_reason: FinishReason}[]} choices
+ * @property {CompletionUsage} usage
+ * @property {{ids: number[], timing: Timing}} octavo
+ *
+ * @typedef {object} ChatCompletionChunk
+ * @property {string} id
+ * @property {"chat.completion.chunk"} object
+ * @property {number} created
+ * @property {string} model
+ * @property {{index: 0, delta: {role?: "assistant", content?: string},
+ *   finish_reason: FinishReason | null}[]} choices
+ * @property {CompletionUsage} [usage] in the last chunk
+ * @property {{num_tokens: number, ids?: number[], timing?: Timing}} octavo tokens so far
+ */
+
+/**
+ * @typedef {object} Pending
+ * @property {(value: any) => void} resolve
+ * @property {(error: OctavoError) => void} reject
+ * @property {(reply: any) => void} [onEvent] for `progress` and `delta`
+ */
+
+const REFUSED = [
+  "n", "top_p", "stop", "tools", "tool_choice", "functions", "response_format", "logprobs",
+  "logit_bias", "presence_penalty", "frequency_penalty", "audio", "modalities",
+];
+
+/** An error a person can act on; codes are stable. */
+export class OctavoError extends Error {
+  /**
+   * @param {string} code
+   * @param {string} message
+   * @param {string} [hint] what to do; may be empty
+   */
+  constructor(code, message, hint = "") {
+    super(message);
+    this.name = "OctavoError";
+    this.code = code;
+    this.hint = hint;
+  }
+}
+
+export class Octavo {
+  /** @type {Worker | null} */
+  #worker = null;
+  /** @type {Map<number, Pending>} */
+  #pending = new Map();
+  #nextId = 1;
+  #workerUrl;
+  #defaults;
+  /** @type {Promise<LoadResult> | null} */
+  #loading = null;
+  #modelName = "";
+  #closed = false;
+
+  /**
+   * The worker starts at once: its runtime boots while the page gets ready to call `load`.
+   *
+   * @param {LoadOptions & {workerUrl?: string | URL}} [options] defaults for `load`
+   */
+  constructor({ workerUrl, ...defaults } = {}) {
+    this.#workerUrl = workerUrl ?? new URL("./worker/worker.mjs", import.meta.url);
+    this.#defaults = defaults;
+    this.chat = {
+      completions: {
+        create: /** @type {Create} */ ((/** @type {any} */ options) => this.#create(options)),
+      },
+    };
+    this.#start();
+  }
+
+  /**
+   * Loads a model; one that is loaded is replaced.
+   *
+   * @param {LoadOptions} [options] take precedence over those of the constructor
+   * @param {(progress: Progress) => void} [onProgress]
+   * @returns {Promise<LoadResult>}
+   */
+  load(options = {}, onProgress) {
+    const fields = { ...this.#defaults, ...options };
+    if (fields.model) fields.model = absolute(fields.model);
+    const loading = this.#request("load", fields, onProgress).then((result) => {
+      this.#modelName = result.model.name;
+      return result;
+    });
+    this.#loading = loading;
+    loading.then(
+      () => this.#loaded(loading),
+      (error) => {
+        this.#loaded(loading);
+        if (error.code === "internal") this.#end(error); // the next load starts a fresh worker
+      },
+    );
+    return loading;
+  }
+
+  /** @param {Promise<LoadResult>} loading that has ended */
+  #loaded(loading) {
+    if (this.#loading === loading) this.#loading = null;
+  }
+
+  /**
+   * Ends the answer (or the load) that is running.
+   *
+   * @returns {Promise<{stopped: boolean}>}
+   */
+  stop() {
+    return this.#request("stop");
+  }
+
+  /**
+   * Forgets the conversation; stops first.
+   *
+   * @returns {Promise<{}>}
+   */
+  reset() {
+    return this.#request("reset");
+  }
+
+  /** @returns {Promise<Status>} */
+  status() {
+    return this.#request("status");
+  }
+
+  /**
+   * How fast the loaded model is here; forgets the conversation.
+   *
+   * @param {MeasureSizes} sizes
+   * @returns {Promise<Measurement>}
+   */
+  measure(sizes) {
+    return this.#request("measure", sizes);
+  }
+
+  /**
+   * Frees the model.
+   *
+   * @returns {Promise<{}>}
+   */
+  unload() {
+    return this.#request("unload");
+  }
+
+  /** Ends the worker; whatever waits rejects with `request.cancelled`. */
+  close() {
+    this.#closed = true;
+    this.#end(new OctavoError("request.cancelled", "The client was closed."));
+  }
+
+  #start() {
+    const worker = new Worker(this.#workerUrl, { type: "module", name: "octavo" });
+    worker.onmessage = ({ data }) => this.#receive(data);
+    worker.onerror = (event) => {
+      event.preventDefault?.();
+      this.#crash(worker, event.message || "its script could not be loaded");
+    };
+    worker.onmessageerror = () => this.#crash(worker, "a message could not be read");
+    this.#worker = worker;
+  }
+
+  /**
+   * @param {Worker} worker
+   * @param {string} reason
+   */
+  #crash(worker, reason) {
+    if (worker !== this.#worker) return;
+    const hint = "Load the model again.";
+    this.#end(new OctavoError("internal", `The worker failed: ${reason}.`, hint));
+  }
+
+  /** @param {OctavoError} error for everything that waits */
+  #end(error) {
+    this.#worker?.terminate();
+    this.#worker = null;
+    const pending = [...this.#pending.values()];
+    this.#pending.clear();
+    for (const { reject } of pending) reject(error);
+  }
+
+  /**
+   * @param {string} kind
+   * @param {object} [fields]
+   * @param {(reply: any) => void} [onEvent]
+   * @param {number} [id]
+   * @returns {Promise<any>}
+   */
+  #request(kind, fields = {}, onEvent, id = this.#nextId++) {
+    return new Promise((resolve, reject) => {
+      if (this.#closed) throw new OctavoError("request.cancelled", "The client was closed.");
+      if (!this.#worker) this.#start(); // after a crash
+      this.#pending.set(id, { resolve, reject, onEvent });
+      try {
+        this.#worker?.postMessage({ id, kind, ...fields });
+      } catch (error) {
+        this.#pending.delete(id);
+        throw new OctavoError("request.invalid", `The request cannot be sent: ${error}`);
+      }
+    });
+  }
+
+  /** @param {import("../worker/protocol.mjs").Reply} reply */
+  #receive(reply) {
+    const pending = this.#pending.get(reply.id);
+    if (!pending) return;
+    if (reply.kind === "progress" || reply.kind === "delta") return pending.onEvent?.(reply);
+    this.#pending.delete(reply.id);
+    if (reply.kind === "result") return pending.resolve(reply.value);
+    const { code, message, hint } = reply.error;
+    pending.reject(new OctavoError(code, message, hint));
+  }
+
+  /**
+   * @param {CompletionOptions} options
+   * @returns {Promise<any>}
+   */
+  #create(options) {
+    return options.stream ? this.#stream(options) : this.#complete(options);
+  }
+
+  /**
+   * @param {CompletionOptions} options
+   * @returns {Promise<ChatCompletion>}
+   */
+  async #complete(options) {
+    const head = this.#head();
+    const result = await this.#generate(options);
+    const { text, ids, finish_reason, usage, timing } = result;
+    const message = { role: /** @type {const} */ ("assistant"), content: text };
+    return {
+      ...head,
+      object: "chat.completion",
+      model: this.#modelName,
+      choices: [{ index: 0, message, finish_reason }],
+      usage: withTotal(usage),
+      octavo: { ids, timing },
+    };
+  }
+
+  /**
+   * A promise of the stream that is itself the stream, so that `await` is optional.
+   *
+   * @param {CompletionOptions} options
+   */
+  #stream(options) {
+    const abort = new AbortController();
+    const chunks = this.#chunks(options, abort);
+    return Object.assign(Promise.resolve(new Stream(chunks, abort)), {
+      [Symbol.asyncIterator]: () => chunks,
+    });
+  }
+
+  /**
+   * @param {CompletionOptions} options
+   * @param {AbortController} abort
+   * @returns {AsyncGenerator<ChatCompletionChunk>}
+   */
+  async *#chunks(options, abort) {
+    const head = this.#head();
+    /** @type {Delta[]} */
+    const deltas = [];
+    let wake = () => {};
+    /** @type {GenerateResult | null} */
+    let result = null;
+    /** @type {OctavoError | null} */
+    let failure = null;
+    let num_tokens = 0;
+    const signal = options.signal ? AbortSignal.any([options.signal, abort.signal]) : abort.signal;
+    const ended = this.#generate({ ...options, signal }, (delta) => {
+      deltas.push(delta);
+      wake();
+    }).then((value) => (result = value), (error) => (failure = error)).then(() => wake());
+
+    /** @returns {ChatCompletionChunk} */
+    const chunk = (
+      /** @type {{role?: "assistant", content?: string}} */ delta,
+      /** @type {FinishReason | null} */ finish_reason = null,
+    ) => ({
+      ...head,
+      object: "chat.completion.chunk",
+      model: this.#modelName,
+      choices: [{ index: 0, delta, finish_reason }],
+      octavo: { num_tokens },
+    });
+    try {
+      yield chunk({ role: "assistant", content: "" });
+      for (;;) {
+        for (let delta = deltas.shift(); delta; delta = deltas.shift()) {
+          num_tokens = delta.num_tokens;
+          yield chunk({ content: delta.text });
+        }
+        if (failure) throw failure;
+        if (result) break;
+        await new Promise((resolve) => {
+          wake = () => resolve(undefined);
+          if (result || failure || deltas.length) wake();
+        });
+      }
+      const { ids, timing, usage, finish_reason } = /** @type {GenerateResult} */ (result);
+      num_tokens = ids.length;
+      const last = chunk({}, finish_reason);
+      yield { ...last, usage: withTotal(usage), octavo: { num_tokens, ids, timing } };
+    } finally {
+      // reached early when the caller leaves the loop: the engine must be free afterwards
+      abort.abort();
+      await ended;
+    }
+  }
+
+  #head() {
+    return {
+      id: `chatcmpl-${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`,
+      created: Math.floor(Date.now() / 1000),
+    };
+  }
+
+  /**
+   * @param {CompletionOptions} options
+   * @param {(delta: Delta) => void} [onDelta]
+   * @returns {Promise<GenerateResult>}
+   */
+  async #generate(options, onDelta) {
+    const { signal } = options;
+    const fields = generateFields(options);
+    await this.#loading; // a model that is being loaded is waited for
+    if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
+    const id = this.#nextId++;
+    const stop = () => this.#request("stop", { target: id }).catch(() => {});
+    signal?.addEventListener("abort", stop, { once: true });
+    try {
+      return await this.#request("generate", fields, onDelta, id);
+    } finally {
+      signal?.removeEventListener("abort", stop);
+    }
+  }
+}
+
+/**
+ * @typedef {{
+ *   (options: CompletionOptions & {stream: true}): Promise<Stream> &
+ *     AsyncIterable<ChatCompletionChunk>;
+ *   (options: CompletionOptions & {stream?: false}): Promise<ChatCompletion>;
+ * }} Create
+ */
+
+/** Chunks of one answer; leaving the loop, or `controller.abort()`, stops the generation. */
+class Stream {
+  #chunks;
+
+  /**
+   * @param {AsyncGenerator<ChatCompletionChunk>} chunks
+   * @param {AbortController} controller
+   */
+  constructor(chunks, controller) {
+    this.#chunks = chunks;
+    this.controller = controller;
+  }
+
+  [Symbol.asyncIterator]() {
+    return this.#chunks;
+  }
+}
+
+/** @param {CompletionOptions} options */
+function generateFields(options) {
+  for (const name of REFUSED) {
+    if (/** @type {any} */ (options)[name] != null) {
+      throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
+    }
+  }
+  if (!Array.isArray(options.messages)) {
+    throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
+  }
+  const { temperature, seed } = options;
+  const max_tokens = options.max_completion_tokens ?? options.max_tokens;
+  const fields = { messages: options.messages.map(plainMessage), temperature, seed, max_tokens };
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null));
+}
+
+/** @param {ChatMessage} message */
+function plainMessage({ role, content }) {
+  if (!Array.isArray(content)) return { role, content };
+  const other = content.find(({ type }) => type !== "text");
+  if (other) {
+    throw new OctavoError("request.invalid", `Content of type "${other.type}" is not supported.`);
+  }
+  return { role, content: content.map(({ text }) => text).join("") };
+}
+
+/**
+ * @param {TokenUsage} usage
+ * @returns {CompletionUsage}
+ */
+function withTotal(usage) {
+  return { ...usage, total_tokens: usage.prompt_tokens + usage.completion_tokens };
+}
+
+/**
+ * A catalogue id stays; a URL becomes absolute, for the worker has another base than the page.
+ *
+ * @param {string} model
+ */
+function absolute(model) {
+  const isUrl = /[/:]/.test(model) || model.endsWith(".json");
+  return isUrl ? new URL(model, document.baseURI).href : model;
+}

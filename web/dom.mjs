@@ -1,0 +1,51 @@
+/** Small helpers for elements. */
+
+/**
+ * @param {string} id
+ * @returns {HTMLElement}
+ */
+export function byId(id) {
+  return /** @type {HTMLElement} */ (document.getElementById(id));
+}
+
+/**
+ * @param {string} name
+ * @returns {HTMLElement}
+ */
+export function byTestId(name) {
+  return /** @type {HTMLElement} */ (document.querySelector(`[data-testid="${name}"]`));
+}
+
+/**
+ * Lets a text box grow with its text, where the style sheet alone cannot.
+ *
+ * @param {HTMLTextAreaElement} box
+ */
+export function autosize(box) {
+  if (CSS.supports("field-sizing", "content")) return;
+  box.addEventListener("input", () => {
+    box.style.height = "auto";
+    box.style.height = `${box.scrollHeight}px`;
+  });
+}
+
+/**
+ * Keeps the end in sight while content grows, until the visitor scrolls up.
+ *
+ * @param {HTMLElement} area
+ * @returns {(force?: boolean) => void} to be called after each change
+ */
+export function stickToBottom(area) {
+  let stuck = true;
+  let top = 0;
+  area.addEventListener("scroll", () => {
+    const distance = area.scrollHeight - area.clientHeight - area.scrollTop;
+    if (distance < 24) stuck = true;
+    else if (area.scrollTop < top - 1) stuck = false;
+    top = area.scrollTop;
+  }, { passive: true });
+  return (force = false) => {
+    stuck ||= force;
+    if (stuck) area.scrollTop = area.scrollHeight;
+  };
+}

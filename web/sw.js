@@ -1,0 +1,142 @@
+/**
+ * Keeps the app for use without network: every file of precache.json, in one cache per version.
+ * Model shards are not kept here: worker/shards.mjs does that.
+ *
+ * A page and everything it loads come from one version. A newer one is fetched in the background,
+ * whole or not at all, and put to use when the page starts next while no other tab runs the old
+ * one. A pointer says which version is in use; the life cycle of this script has no part in it.
+ */
+
+const sw = /** @type {ServiceWorkerGlobalScope} */ (/** @type {unknown} */ (self));
+
+const SCOPE = sw.registration.scope;
+const PRECACHE_URL = new URL("precache.json", SCOPE).href; // stored last: marks a whole version
+const MODELS_URL = new URL("models/", SCOPE).href;
+const POINTER_CACHE = `octavo-app:${new URL(SCOPE).pathname}`; // an origin may have many scopes
+const VERSION_PREFIX = `${POINTER_CACHE}:`;
+const PARALLEL = 6;
+
+/** Name of the cache in use, once it has been looked up. */
+let inUse = "";
+
+sw.addEventListener("install", (event) => event.waitUntil(update()));
+sw.addEventListener("message", (event) => {
+  if (event.data === "update") event.waitUntil(update().catch(() => {})); // offline, perhaps
+});
+sw.addEventListener("fetch", (event) => {
+  const { request } = event;
+  if (request.method !== "GET" || !request.url.startsWith(SCOPE)) return;
+  if (request.url.startsWith(MODELS_URL)) return;
+  event.respondWith(request.mode === "navigate" ? openPage(event) : respond(request));
+});
+
+/** Fetches the version that the server has, unless it is here. */
+async function update() {
+  const { version, files } = await published();
+  const name = VERSION_PREFIX + version;
+  if (!(await isWhole(name))) {
+    const cache = await caches.open(name);
+    await fetchMissing(cache, files);
+    if ((await published()).version !== version) throw new Error("The site has just changed.");
+    await keep(cache, PRECACHE_URL);
+  }
+  const used = await pointer();
+  if (!used || !(await isWhole(used))) await use(name);
+}
+
+/** @returns {Promise<{version: string, files: string[]}>} */
+async function published() {
+  return (await fetch(PRECACHE_URL, { cache: "no-store" })).json();
+}
+
+/**
+ * @param {Cache} cache
+ * @param {string[]} files
+ */
+async function fetchMissing(cache, files) {
+  const kept = new Set((await cache.keys()).map(({ url }) => url));
+  const queue = files.map((file) => new URL(file, SCOPE).href).filter((url) => !kept.has(url));
+  const fetchNext = async () => {
+    for (let url = queue.pop(); url; url = queue.pop()) await keep(cache, url);
+  };
+  await Promise.all(Array.from({ length: PARALLEL }, fetchNext));
+}
+
+/**
+ * @param {Cache} cache
+ * @param {string} url
+ */
+async function keep(cache, url) {
+  const response = await fetch(url, { cache: "reload" });
+  if (!response.ok) throw new Error(`status ${response.status} for ${url}`);
+  // a response that came by a redirect may not answer a navigation: keep its content alone
+  const { status, headers, body } = response;
+  await cache.put(url, response.redirected ? new Response(body, { status, headers }) : response);
+}
+
+/** @param {string} name */
+async function isWhole(name) {
+  return Boolean(await caches.match(PRECACHE_URL, { cacheName: name }));
+}
+
+async function pointer() {
+  inUse ||= (await (await caches.match(SCOPE, { cacheName: POINTER_CACHE }))?.text()) ?? "";
+  return inUse;
+}
+
+/**
+ * Makes a version the one in use and deletes the others.
+ *
+ * @param {string} name
+ */
+async function use(name) {
+  await (await caches.open(POINTER_CACHE)).put(SCOPE, new Response(name));
+  inUse = name;
+  const names = (await caches.keys()).filter((other) => other.startsWith(VERSION_PREFIX));
+  await Promise.all(names.map((other) => other !== name && caches.delete(other)));
+}
+
+/**
+ * @param {FetchEvent} event
+ * @returns {Promise<Response>}
+ */
+async function openPage({ request, clientId }) {
+  const waiting = await newVersion();
+  if (waiting && !(await isUsedElsewhere(clientId))) await use(waiting);
+  const kept = await find(request.url);
+  if (kept) return kept;
+  return fetch(request).catch(async (error) => {
+    const page = await find(SCOPE);
+    if (page) return page;
+    throw error;
+  });
+}
+
+/** Name of a whole version that is not in use yet. */
+async function newVersion() {
+  const used = await pointer();
+  for (const name of await caches.keys()) {
+    if (name.startsWith(VERSION_PREFIX) && name !== used && (await isWhole(name))) return name;
+  }
+  return "";
+}
+
+/** @param {string} clientId of the page that goes away, if the page is reloaded */
+async function isUsedElsewhere(clientId) {
+  const pages = await sw.clients.matchAll({ type: "window" });
+  return pages.some(({ id }) => id !== clientId);
+}
+
+/**
+ * @param {Request} request
+ * @returns {Promise<Response>}
+ */
+async function respond(request) {
+  return (await find(request.url)) ?? fetch(request);
+}
+
+/** @param {string} url */
+async function find(url) {
+  const options = { cacheName: await pointer(), ignoreSearch: true, ignoreVary: true };
+  return options.cacheName ? caches.match(url, options) : undefined;
+}

@@ -1,0 +1,25 @@
+// Types of the vendored modules, as far as the page uses them.
+
+declare module "*/vendor/marked.esm.js" {
+  export interface Token {
+    type: string;
+    raw: string;
+  }
+  export class Marked {
+    constructor(options: {
+      gfm?: boolean;
+      tokenizer?: Record<string, (source: string) => undefined>;
+      renderer?: Record<string, (token: any) => string>;
+    });
+    lexer(source: string): Token[];
+    parser(tokens: Token[]): string;
+  }
+}
+
+declare module "*/vendor/purify.es.mjs" {
+  const DOMPurify: {
+    sanitize(html: string, options: object): DocumentFragment;
+    addHook(name: string, hook: (node: Element) => void): void;
+  };
+  export default DOMPurify;
+}

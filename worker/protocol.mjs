@@ -1,0 +1,154 @@
+/**
+ * The whole protocol between a page and the worker.
+ *
+ * The page sends a Request with an id of its choice. Replies carry the same id: zero or more
+ * `progress` or `delta`, then exactly one `result` or `error`. Messages are plain JSON values.
+ *
+ * | kind     | result value       | what it does                                              |
+ * |----------|--------------------|-----------------------------------------------------------|
+ * | load     | LoadResult         | fetches a model, prepares the device; ends a loaded one   |
+ * | generate | GenerateResult     | answers the conversation in `messages`                    |
+ * | stop     | {stopped: boolean} | ends a running `generate` (or `load`), keeps its text     |
+ * | reset    | {}                 | stops, and forgets the conversation                       |
+ * | status   | Status             | says what is loaded and how much memory is used           |
+ * | unload   | {}                 | stops, and frees the model                                |
+ * | measure  | Measurement        | measures speed; forgets the conversation                  |
+ *
+ * A stopped `generate` ends with its own result (`finish_reason: "cancelled"`); a stopped `load`
+ * ends with the error `request.cancelled`.
+ */
+
+/**
+ * @typedef {"auto" | "gpu" | "cpu"} DeviceChoice
+ * @typedef {"auto" | "f32" | "q16" | "q8"} Activations whether they may be rounded to integers
+ *
+ * @typedef {object} Message
+ * @property {string} role "system", "user" or "assistant"
+ * @property {string} content
+ *
+ * @typedef {object} LoadRequest
+ * @property {number} id
+ * @property {"load"} kind
+ * @property {string} [model] id in the catalogue, or URL of a manifest; the default model if absent
+ * @property {DeviceChoice} [device] "auto" if absent
+ * @property {number} [context] tokens; 2048 if absent
+ * @property {Activations} [activations] "auto" if absent
+ *
+ * @typedef {object} GenerateRequest
+ * @property {number} id
+ * @property {"generate"} kind
+ * @property {Message[]} messages
+ * @property {number} [temperature] 0 (greedy) if absent
+ * @property {number} [max_tokens] up to the context if absent
+ * @property {number} [seed] 0 if absent
+ *
+ * @typedef {{id: number, kind: "stop", target?: number}} StopRequest without target: whatever runs
+ * @typedef {{id: number, kind: "reset" | "status" | "unload"}} PlainRequest
+ *
+ * @typedef {object} MeasureSizes all in tokens
+ * @property {number} prefill length of the prompt to compute
+ * @property {number} context where decoding starts
+ * @property {number} steps tokens to decode
+ *
+ * @typedef {MeasureSizes & {id: number, kind: "measure"}} MeasureRequest
+ * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | MeasureRequest} Request
+ */
+
+/**
+ * @typedef {"runtime" | "download" | "device" | "weights" | "compile"} Stage
+ *
+ * @typedef {object} Progress stages overlap; each counts on its own
+ * @property {number} id
+ * @property {"progress"} kind
+ * @property {Stage} stage
+ * @property {number} loaded
+ * @property {number} total
+ * @property {"bytes" | "steps"} unit
+ *
+ * @typedef {{id: number, kind: "delta", text: string, num_tokens: number}} Delta
+ * @typedef {{id: number, kind: "result", value: any}} Result
+ * @typedef {{code: string, message: string, hint: string}} WireError codes: engine/errors.py
+ * @typedef {{id: number, kind: "error", error: WireError}} ErrorReply
+ * @typedef {Progress | Delta | Result | ErrorReply} Reply
+ */
+
+/**
+ * @typedef {object} DeviceInfo
+ * @property {"webgpu" | "cpu"} kind
+ * @property {string} name
+ * @property {boolean} software true if the GPU adapter is computed by the CPU
+ * @property {string} activations as decided
+ * @property {string} [reason] a sentence: why the CPU was chosen
+ *
+ * @typedef {object} ModelInfo
+ * @property {string} name
+ * @property {string} architecture
+ * @property {number} context tokens
+ * @property {number} parameters
+ * @property {number} bytes size of the file
+ *
+ * @typedef {object} LoadResult
+ * @property {DeviceInfo} device
+ * @property {ModelInfo} model
+ * @property {number} memory_bytes
+ * @property {Record<string, number>} memory bytes by purpose
+ * @property {number} load_ms
+ *
+ * @typedef {object} Usage
+ * @property {number} prompt_tokens
+ * @property {number} cached_tokens of the prompt, those already in the KV cache
+ * @property {number} completion_tokens
+ *
+ * @typedef {object} Timing
+ * @property {number} ttft_ms time to the first token
+ * @property {number} prefill_tokens_per_s
+ * @property {number} decode_tokens_per_s
+ * @property {number} [host_ms_per_token] Python's and JavaScript's share
+ *
+ * @typedef {object} GenerateResult
+ * @property {string} text
+ * @property {number[]} ids
+ * @property {"stop" | "length" | "cancelled"} finish_reason
+ * @property {Usage} usage
+ * @property {Timing} timing
+ *
+ * @typedef {object} Measurement
+ * @property {number} prefill_tokens_per_s
+ * @property {number} decode_tokens_per_s
+ * @property {number} host_ms_per_token Python and JavaScript beside waiting for the device
+ * @property {number} [encode_ms_per_token] of it, JavaScript that records and submits commands
+ * @property {number} dispatches_per_token
+ * @property {number} burst decode steps in a burst, at the end
+ * @property {Record<string, number>} memory bytes by label
+ *
+ * @typedef {object} Status
+ * @property {"empty" | "loading" | "ready" | "generating"} state
+ * @property {DeviceInfo} [device]
+ * @property {ModelInfo} [model]
+ * @property {number} [memory_bytes]
+ * @property {{num_blocks: number, free_blocks: number, block_size: number}} [kv]
+ */
+
+export const REQUEST_KINDS = Object.freeze(
+  /** @type {const} */ (["load", "generate", "stop", "reset", "status", "unload", "measure"]),
+);
+
+/**
+ * @param {number} id
+ * @param {string} code
+ * @param {string} message
+ * @param {string} [hint]
+ * @returns {ErrorReply}
+ */
+export function errorReply(id, code, message, hint = "") {
+  return { id, kind: "error", error: { code, message, hint } };
+}
+
+/**
+ * @param {number} id
+ * @param {object} value
+ * @returns {Result}
+ */
+export function resultReply(id, value) {
+  return { id, kind: "result", value };
+}

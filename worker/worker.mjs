@@ -1,0 +1,233 @@
+/**
+ * The worker: boots Pyodide, hands messages to Python's engine and its replies to the page.
+ *
+ * Messages cross between JavaScript and Python as JSON text, so that no proxy outlives a call.
+ * While Python is not up yet, requests wait here; `stop`, `reset`, `status` and `unload` are
+ * answered at once, and the model download and the GPU adapter request begin beside the boot.
+ */
+
+import { Gpu } from "./gpu.mjs";
+import { errorReply, resultReply } from "./protocol.mjs";
+import { ShardStore } from "./shards.mjs";
+
+/**
+ * @typedef {import("./protocol.mjs").Request} Request
+ * @typedef {import("./protocol.mjs").Reply} Reply
+ * @typedef {(json: string) => void} Entry
+ */
+
+const PYODIDE_URL = new URL("../pyodide/", import.meta.url).href;
+const CATALOGUE_URL = new URL("../models.json", import.meta.url).href;
+const TOKENIZERS_URL = new URL("./web-tokenizers.js", import.meta.url).href;
+const BOOT_STEPS = 3;
+
+const shards = new ShardStore(CATALOGUE_URL);
+
+/** Requests that wait for Python. @type {Request[]} */
+let queue = [];
+/** Ids that have no final reply yet. @type {Set<number>} */
+const open = new Set();
+/** Python's entry, once it is up: starts to answer a request. @type {Entry | null} */
+let handle = null;
+let bootError = "";
+let bootStep = 0;
+
+globalThis.onmessage = ({ data }) => receive(data);
+boot().then(start, fail);
+
+/** @param {Request} request */
+function receive(request) {
+  if (!Number.isInteger(request?.id)) {
+    return reply(errorReply(-1, "request.invalid", "A request needs a whole number as its id."));
+  }
+  open.add(request.id);
+  if (bootError) return reply(bootFailure(request.id));
+  if (handle) return deliver(request);
+  if (answerEarly(request)) return;
+  queue.push(request);
+  if (request.kind === "load") prepare(request);
+}
+
+/**
+ * Hands a request to Python, which answers later: requests do not wait for earlier ones to end.
+ *
+ * @param {Request} request
+ */
+function deliver(request) {
+  try {
+    handle?.(JSON.stringify(request));
+  } catch (error) {
+    console.error(error);
+    if (open.has(request.id)) reply(errorReply(request.id, "internal", reasonOf(error)));
+  }
+}
+
+/** @param {Reply} message */
+function reply(message) {
+  if (message.kind === "result" || message.kind === "error") open.delete(message.id);
+  self.postMessage(message);
+}
+
+/**
+ * What concerns only requests that still wait is answered without Python.
+ *
+ * @param {Request} request
+ */
+function answerEarly(request) {
+  switch (request.kind) {
+    case "status":
+      reply(resultReply(request.id, earlyStatus()));
+      return true;
+    case "stop":
+      reply(resultReply(request.id, { stopped: cancelQueued(({ id, kind }) =>
+        request.target === undefined ? kind === "load" || kind === "generate"
+          : id === request.target) }));
+      return true;
+    case "reset":
+      cancelQueued(({ kind }) => kind === "generate");
+      reply(resultReply(request.id, {}));
+      return true;
+    case "unload":
+      cancelQueued(() => true);
+      reply(resultReply(request.id, {}));
+      return true;
+    default:
+      return false;
+  }
+}
+
+function earlyStatus() {
+  const state = queue.some(({ kind }) => kind === "load") ? "loading" : "empty";
+  return { state };
+}
+
+/**
+ * Ends waiting requests; true if there were any.
+ *
+ * @param {(request: Request) => boolean} concerns
+ */
+function cancelQueued(concerns) {
+  const cancelled = queue.filter(concerns);
+  queue = queue.filter((request) => !cancelled.includes(request));
+  for (const { id, kind } of cancelled) {
+    if (kind === "generate") reply(resultReply(id, nothingGenerated()));
+    else reply(errorReply(id, "request.cancelled", "The request was stopped."));
+  }
+  if (!queue.some(({ kind }) => kind === "load")) shards.cancel();
+  return cancelled.length > 0;
+}
+
+/** @returns {import("./protocol.mjs").GenerateResult} */
+function nothingGenerated() {
+  return {
+    text: "",
+    ids: [],
+    finish_reason: "cancelled",
+    usage: { prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 },
+    timing: { ttft_ms: 0, prefill_tokens_per_s: 0, decode_tokens_per_s: 0 },
+  };
+}
+
+/**
+ * What a load needs besides Python begins at once. Failures are met again, and reported, when
+ * Python asks for the same things.
+ *
+ * @param {import("./protocol.mjs").LoadRequest} load
+ */
+function prepare(load) {
+  reportBoot(load.id);
+  const onProgress = (/** @type {number} */ loaded, /** @type {number} */ total) =>
+    reply({ id: load.id, kind: "progress", stage: "download", loaded, total, unit: "bytes" });
+  shards.open(load.model, onProgress).catch(() => {});
+  if (load.device !== "cpu") Gpu.request().catch(() => {});
+}
+
+async function boot() {
+  const { loadPyodide } = await import(`${PYODIDE_URL}pyodide.mjs`);
+  advanceBoot();
+  const pyodide = await loadPyodide({
+    indexURL: PYODIDE_URL,
+    lockFileURL: `${PYODIDE_URL}pyodide-lock.json`,
+    packages: ["octavo"],
+  });
+  advanceBoot();
+  const engine = pyodide.pyimport("engine.worker");
+  const entry = engine.start(makeHost(pyodide));
+  advanceBoot();
+  return entry;
+}
+
+function advanceBoot() {
+  bootStep++;
+  for (const { id, kind } of queue) if (kind === "load") reportBoot(id);
+}
+
+/** @param {number} id */
+function reportBoot(id) {
+  const [loaded, total] = [bootStep, BOOT_STEPS];
+  reply({ id, kind: "progress", stage: "runtime", loaded, total, unit: "steps" });
+}
+
+/** @param {Entry} entry */
+function start(entry) {
+  handle = entry;
+  const waiting = queue;
+  queue = [];
+  waiting.forEach(deliver);
+}
+
+/** @param {unknown} error */
+function fail(error) {
+  console.error(error);
+  bootError = `The Python runtime could not start: ${reasonOf(error)}`;
+  shards.cancel();
+  queue = [];
+  for (const id of open) reply(bootFailure(id));
+}
+
+/** @param {number} id */
+function bootFailure(id) {
+  return errorReply(id, "internal", bootError, "Try again, or reload the page.");
+}
+
+/**
+ * All that Python gets of the browser.
+ *
+ * @param {any} pyodide
+ */
+function makeHost(pyodide) {
+  return {
+    post: (/** @type {string} */ json) => reply(JSON.parse(json)),
+    shards: {
+      open: (/** @type {string | null} */ model, /** @type {any} */ onProgress) =>
+        shards.open(model, onProgress?.copy?.()), // the original ends with this call
+      read: (/** @type {number} */ i) => shards.read(i),
+      cancel: () => shards.cancel(),
+    },
+    gpu: Gpu,
+    openTokenizer,
+    now: () => performance.now(),
+    installNumpy: async () => {
+      await pyodide.loadPackage("micropip");
+      await pyodide.pyimport("micropip").install("numpy");
+    },
+  };
+}
+
+/**
+ * @param {string} jsonText a tokenizer.json
+ * @returns {Promise<{encode(text: string): Int32Array, dispose(): void}>}
+ */
+async function openTokenizer(jsonText) {
+  const { Tokenizer } = await import(TOKENIZERS_URL); // 5 MB: not before it is needed
+  const tokenizer = await Tokenizer.fromJSON(new TextEncoder().encode(jsonText).buffer);
+  return {
+    encode: (text) => tokenizer.encode(text),
+    dispose: () => tokenizer.dispose(),
+  };
+}
+
+/** @param {unknown} error */
+function reasonOf(error) {
+  return error instanceof Error ? error.message : String(error);
+}
