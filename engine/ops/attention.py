@@ -71,7 +71,8 @@ def attention(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int) -> Tensor:
         _split(b, qkv, kv, layer, y)
     else:
         q = _rope_store(b, qkv, kv, layer)
-        _rows(b, q, kv, layer, y)
+        shader, grid = _tile(b, kv) if b.traits.barriers and b.tokens > 1 else _rows(b, kv)
+        _attend(b, q, kv, layer, y, shader, grid)
     return y
 
 
@@ -121,22 +122,51 @@ def _rope_store(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int) -> Tensor
     return q
 
 
-def _rows(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
+_ATTEND_SLOTS = (
+    STEP_SLOT,
+    _TABLE,
+    Slot("q", "array<vec4<f32>>"),
+    Slot("k_pool", "array<vec2<u32>>"),
+    Slot("v_pool", "array<vec2<u32>>"),
+    Slot("y", "array<vec4<f32>>", "read_write"),
+)
+
+
+def _rows(b: PlanBuilder, kv: KVLayout) -> tuple[Shader, Grid]:
+    """A thread for each query head of each token; no barriers."""
     workgroup = 32 if b.traits.barriers else 4
     shader = Shader(
         "attention_rows",
-        (
-            STEP_SLOT,
-            _TABLE,
-            Slot("q", "array<vec4<f32>>"),
-            Slot("k_pool", "array<vec2<u32>>"),
-            Slot("v_pool", "array<vec2<u32>>"),
-            Slot("y", "array<vec4<f32>>", "read_write"),
-        ),
+        _ATTEND_SLOTS,
         lib=("step", "paged"),
         consts=_consts(kv, workgroup),
         overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale},
     )
+    return shader, Grid(ceil(kv.q_heads / workgroup), tokens=1 if b.tokens > 1 else 0)
+
+
+def _tile(b: PlanBuilder, kv: KVLayout) -> tuple[Shader, Grid]:
+    """Keys and values through workgroup memory, shared by the rows of a workgroup."""
+    workgroup = 128
+    lanes = 4 if b.traits.subgroup >= 4 else 1
+    tokens = max(1, workgroup // lanes // kv.group)
+    # Keys and values of a tile, f32, in the 16 KB that every adapter has.
+    tile = min(TILE, 16384 // 8 // kv.head_dim)
+    sizes = {"GROUP": kv.group, "LANES": lanes, "TOKENS": tokens, "TILE": tile}
+    shader = Shader(
+        "attention_tile",
+        _ATTEND_SLOTS,
+        lib=("step", "paged", "lanes_sum_subgroup" if lanes > 1 else "lanes_sum_alone"),
+        consts={**_consts(kv, workgroup), **sizes},
+        overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale},
+        enable=("subgroups",) if lanes > 1 else (),
+    )
+    return shader, Grid(kv.kv_heads, tokens=tokens)
+
+
+def _attend(
+    b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor, shader: Shader, grid: Grid
+) -> None:
     args = {
         "step": STEP,
         "block_table": kv.block_table,
@@ -145,7 +175,6 @@ def _rows(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor) -> Non
         "v_pool": kv.pool("v", layer),
         "y": y,
     }
-    grid = Grid(ceil(kv.q_heads / workgroup), tokens=1 if b.tokens > 1 else 0)
 
     def reference(a: Mapping[str, Any]) -> None:
         n = int(a["step"][NUM_TOKENS])

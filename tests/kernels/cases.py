@@ -11,6 +11,7 @@ from engine.weights.quants import make_weight
 # variants run here with teams of 4.
 DEVICES = {
     "plain": Traits("webgpu", "plain", barriers=False),
+    "plain-q16": Traits("webgpu", "plain-q16", barriers=False, activations="q16"),
     "plain-q8": Traits("webgpu", "plain-q8", barriers=False, activations="q8"),
     "workgroup": Traits("webgpu", "workgroup"),
     "subgroup": Traits("webgpu", "subgroup", subgroup=4),

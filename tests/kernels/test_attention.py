@@ -72,7 +72,13 @@ def scattered(kv: KVLayout, seed: int = 3) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     ("device", "tokens", "capacity"),
-    [("plain", 1, 1), ("plain", 19, 24), ("workgroup", 1, 1), ("workgroup", 33, 40)],
+    [
+        ("plain", 1, 1),
+        ("plain", 19, 24),
+        ("workgroup", 1, 1),
+        ("workgroup", 33, 40),
+        ("subgroup", 33, 40),
+    ],
 )
 def test_attention(
     harness: Harness, device: str, tokens: int, capacity: int, shape: str, halves: bool
@@ -90,7 +96,10 @@ def test_attention(
             assert_close(values[stored], want[pool.name][stored], 1e-3)
 
 
-@pytest.mark.parametrize(("device", "tokens"), [("plain", 1), ("plain", 19), ("workgroup", 1)])
+@pytest.mark.parametrize(
+    ("device", "tokens"),
+    [("plain", 1), ("plain", 19), ("workgroup", 1), ("workgroup", 19), ("subgroup", 19)],
+)
 def test_paged_equals_unpaged(harness: Harness, device: str, tokens: int) -> None:
     kv = layout("smollm2", False)
     outputs = []

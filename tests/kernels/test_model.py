@@ -66,5 +66,6 @@ def test_logits_equal_the_reference(harness: Harness, device: str, count: int, p
     (got,) = harness.run(case, [logits])
     want = case.reference()[logits.name]
     assert np.isfinite(got).all()
-    assert cosine(got, want) > 0.9999
+    # Rounding activations to 8 bits can fall to either side of a half, and that spreads.
+    assert cosine(got, want) > (0.999 if DEVICES[device].activations == "q8" else 0.9999)
     assert got.argmax() == want.argmax()

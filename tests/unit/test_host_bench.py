@@ -1,0 +1,143 @@
+"""The bench command: its table, its aims, and what it does where there is nothing to measure."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.host import bench, cli
+from engine.host.errors import HostError
+from engine.host.paths import ROOT
+
+
+def row(id: str, value: float, unit: str = "", note: str = "") -> dict[str, Any]:
+    return {"id": id, "label": id, "value": value, "unit": unit, "note": note}
+
+
+def result(*rows: dict[str, Any], kind: str = "webgpu", software: bool = False) -> dict[str, Any]:
+    device = {"kind": kind, "name": "Some device", "software": software, "reason": ""}
+    return {"device": device, "model": {"name": "Some model"}, "rows": list(rows)}
+
+
+def line_of(lines: list[str], start: str) -> str:
+    return next(line for line in lines if line.startswith(start))
+
+
+def test_an_aim_stands_beside_its_figure_on_the_device_it_is_for() -> None:
+    rows = (row("decode_64_tokens_per_s", 1.5, "tokens/s"), row("host_64_percent", 25.0, "%"))
+    software = bench.table("t", [result(*rows, software=True)])
+    gpu = bench.table("t", [result(*rows)])
+    assert ">= 2 tokens/s: MISSED" in line_of(software, "decode_64")
+    assert ":" not in line_of(software, "host_64")
+    assert ":" not in line_of(gpu, "decode_64")
+    assert "<= 10 %: MISSED" in line_of(gpu, "host_64")
+
+
+@pytest.mark.parametrize("value, outcome", [(1.1, "met"), (1.2, "MISSED")])
+def test_a_limit_itself_is_met(value: float, outcome: str) -> None:
+    lines = bench.table("t", [result(row("ttft_first_to_second", value, "times"), kind="cpu")])
+    assert lines[-1].endswith(f"<= 1.1 times: {outcome}")
+
+
+def test_several_runs_show_medians_and_why_the_cpu_computes() -> None:
+    runs = [result(row("a", value), kind="cpu") for value in (1.0, 9.0, 2.0)]
+    runs[2]["rows"].append(row("only here", 1.0))
+    runs[0]["device"]["reason"] = "There is no GPU."
+    lines = bench.table("Title", runs)
+    assert lines[:2] == [
+        "Title: Some model on Some device, medians of 3 runs",
+        "There is no GPU.",
+    ]
+    assert lines[2].split() == ["a", "2"]
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [(0.0464, "0.046"), (1.234, "1.23"), (12.34, "12.3"), (1234.5, "1234"), (8.0, "8")],
+)
+def test_numbers_show_the_digits_that_count(value: float, shown: str) -> None:
+    assert bench._number(value) == shown
+
+
+def test_parameters_are_name_and_value() -> None:
+    assert bench._parameters(["quick=1", "contexts=64,128"]) == {
+        "quick": "1",
+        "contexts": "64,128",
+    }
+    with pytest.raises(HostError, match="NAME=VALUE"):
+        bench._parameters(["quick"])
+
+
+def test_every_aim_names_a_row_that_the_page_makes() -> None:
+    page = (ROOT / "web" / "bench.mjs").read_text()
+    made = re.findall(r"add\([`'](\w+(?:\$\{\w+\}\w*)*)[`']", page)
+    assert len(made) > 10
+    patterns = [re.sub(r"\$\{\w+\}", r"\\w+", id) for id in made]
+    for aim in bench.AIMS:
+        assert any(re.fullmatch(pattern, aim.row) for pattern in patterns), aim.row
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is installed, built or served."""
+
+    @contextmanager
+    def served(folder: Path) -> Iterator[str]:
+        yield "http://there"
+
+    monkeypatch.setattr(bench.pip, "install", lambda lock, title: None)
+    monkeypatch.setattr(bench.chromium, "ensure", lambda: "chromium")
+    monkeypatch.setattr(bench.assemble, "build", lambda: Path())
+    monkeypatch.setattr(bench, "_served", served)
+
+
+def arguments(*words: str) -> argparse.Namespace:
+    return cli._parse(["bench", *words])
+
+
+@pytest.mark.usefixtures("prepared")
+def test_auto_measures_both_ways_unless_the_first_found_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = {"auto": result(kind="cpu"), "gpu": result(software=True)}
+    asked: list[str] = []
+
+    def run(playwright: Any, browser: str, flags: list[str], url: str) -> dict[str, Any]:
+        asked.append(url)
+        return found["gpu" if "device=gpu" in url else "auto"]
+
+    monkeypatch.setattr(bench, "_run", run)
+    file = tmp_path / "new" / "result.json"
+    command = arguments("--json", str(file), "--set", "quick=1")
+    assert bench.main(command) == 0
+    written = json.loads(file.read_text())
+    assert [m["runs"][0]["device"]["kind"] for m in written["measured"]] == ["cpu", "webgpu"]
+    assert asked[0] == "http://there/bench.html?device=auto&start=1&quick=1"
+    found["auto"] = result()
+    assert bench.main(command) == 0
+    assert len(asked) == 3
+
+
+@pytest.mark.usefixtures("prepared")
+def test_no_adapter_is_said_and_another_failure_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    failure = {"error": {"code": bench.NO_ADAPTER, "message": "None here."}}
+    monkeypatch.setattr(bench, "_run", lambda *_: failure)
+    file = tmp_path / "result.json"
+    assert bench.main(arguments("--device", "gpu", "--json", str(file))) == 1
+    assert "no WebGPU adapter" in capsys.readouterr().out
+    assert not file.exists()
+    failure["error"]["code"] = "shard.hash"
+    with pytest.raises(HostError, match=r"None here\."):
+        bench.main(arguments("--device", "gpu"))
+    with pytest.raises(HostError, match="--runs"):
+        bench.main(arguments("--runs", "0"))

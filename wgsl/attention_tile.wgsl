@@ -1,0 +1,74 @@
+// Causal attention of many tokens over the block table (flash attention): a workgroup takes the
+// query heads of TOKENS tokens that share one KV head, a row each. LANES neighbouring lanes of a
+// subgroup share a row, every LANES-th quad of elements each. Keys and values come through
+// workgroup memory, TILE tokens at a time; the softmax is kept running, KEYS keys at a time.
+override Q_HEADS: u32;
+override SCALE: f32;
+
+const QUADS = HEAD_DIM / 4u;
+const OWN = QUADS / LANES;
+const KEYS = 8u;
+
+var<workgroup> keys: array<vec4<f32>, TILE * QUADS>;
+var<workgroup> values: array<vec4<f32>, TILE * QUADS>;
+
+fn quad(words: vec2<u32>) -> vec4<f32> {
+  return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let kv_head = group.x;
+  let row = lane / LANES;
+  let part = lane % LANES;
+  let last = step.num_tokens - 1u;
+  let token = min(group.y * TOKENS + row / GROUP, last);
+  let head = kv_head * GROUP + row % GROUP;
+  let base = (token * Q_HEADS + head) * QUADS + part;
+  let length = step.position + min(group.y * TOKENS + TOKENS - 1u, last) + 1u;
+  let own_length = step.position + token + 1u;
+
+  var query: array<vec4<f32>, OWN>;
+  var acc: array<vec4<f32>, OWN>;
+  for (var i = 0u; i < OWN; i++) { query[i] = q[base + i * LANES] * SCALE; }
+  var top = -3.0e38;
+  var total = 0.0;
+  for (var tile = 0u; tile < length; tile += TILE) {
+    workgroupBarrier();
+    for (var i = lane; i < TILE * QUADS; i += WORKGROUP) {
+      // Past the end the pool may hold anything, even what is not a number.
+      let inside = tile + i / QUADS < length;
+      let at = paged(min(tile + i / QUADS, length - 1u), kv_head, 4u) + i % QUADS;
+      keys[i] = select(vec4<f32>(0.0), quad(k_pool[at]), inside);
+      values[i] = select(vec4<f32>(0.0), quad(v_pool[at]), inside);
+    }
+    workgroupBarrier();
+    for (var first = 0u; first < min(TILE, length - tile); first += KEYS) {
+      var score = array<f32, KEYS>();
+      var new_top = top;
+      for (var k = 0u; k < KEYS; k++) {
+        var s = 0.0;
+        for (var i = 0u; i < OWN; i++) {
+          s += dot(query[i], keys[(first + k) * QUADS + i * LANES + part]);
+        }
+        s = lanes_sum(s);
+        score[k] = select(-3.0e38, s, tile + first + k < own_length);
+        new_top = max(new_top, score[k]);
+      }
+      let fade = exp(top - new_top);
+      top = new_top;
+      total *= fade;
+      for (var i = 0u; i < OWN; i++) { acc[i] *= fade; }
+      for (var k = 0u; k < KEYS; k++) {
+        let weight = select(0.0, exp(score[k] - top), tile + first + k < own_length);
+        total += weight;
+        for (var i = 0u; i < OWN; i++) {
+          acc[i] += weight * values[(first + k) * QUADS + i * LANES + part];
+        }
+      }
+    }
+  }
+  if (row < TOKENS * GROUP && group.y * TOKENS + row / GROUP <= last) {
+    for (var i = 0u; i < OWN; i++) { y[base + i * LANES] = acc[i] / total; }
+  }
+}
