@@ -171,6 +171,10 @@ class Engine:
                 "host_ms_per_token": answers[1]["host_ms_per_token"],
                 "dispatches_per_token": len(model.plans[DECODE].calls),
                 "burst": scheduler.decode_pace.size,
+                "kernels": {
+                    PREFILL: await model.device.profile(PREFILL, scheduler.prefill_pace.size),
+                    DECODE: await model.device.profile(DECODE, 1),
+                },
                 "memory": dict(model.device.memory()),
             }
         finally:

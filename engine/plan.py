@@ -121,6 +121,13 @@ class Call:
     shader: Shader | None = None
     grid: Grid = Grid(1)
 
+    @property
+    def label(self) -> str:
+        """What this call is, for people: kernel and shape of its weight."""
+        name = self.shader.name if self.shader else self.op
+        weight = self.args.get("w")
+        return f"{name} {weight.shape[0]}x{weight.shape[1]}" if weight else name
+
     def buffers(self) -> list[str]:
         """Buffer names in the order of the shader's slots."""
         assert self.shader is not None

@@ -5,14 +5,14 @@
 /**
  * @typedef {{code: string, layout: ("read" | "read_write")[], constants: Record<string, number>}} WirePipeline
  * `code` is a key of `modules`.
- * @typedef {{pipeline: number, buffers: string[], grid: number[], tokens: number}} WireDispatch
+ * @typedef {{label: string, pipeline: number, buffers: string[], grid: number[], tokens: number}} WireDispatch
  * With `tokens`, the y grid is ceil(step tokens / tokens).
  * @typedef {{modules: Record<string, string>, pipelines: WirePipeline[], plans: Record<string, WireDispatch[]>}} Wire
  * @typedef {{name: string, bytes: number, label: string}} WireBuffer
  * @typedef {{repack: string, source: number, first: number, count: number, buffers: string[], bytes: number}} WireJob
  * Repack `count` blocks from byte `source` of the raw shard, the first one being block `first`;
  * with an empty `repack`, copy `bytes` from `source` to byte `first`.
- * @typedef {{pipeline: GPUComputePipeline, group: GPUBindGroup, grid: number[], tokens: number}} Dispatch
+ * @typedef {{label: string, pipeline: GPUComputePipeline, group: GPUBindGroup, grid: number[], tokens: number}} Dispatch
  */
 
 export const CARRY = 512; // bytes before a shard that hold the last, incomplete block of the one before
@@ -200,12 +200,12 @@ export class Gpu {
     for (const [name, dispatches] of Object.entries(wire.plans)) {
       this.plans.set(
         name,
-        dispatches.map(({ pipeline, buffers, grid, tokens }) => {
+        dispatches.map(({ label, pipeline, buffers, grid, tokens }) => {
           const access = wire.pipelines[pipeline].layout;
           const key = `${access.join()}|${buffers.join()}`;
           const group = groups.get(key) ?? this.#bind(this.#layout(access), buffers);
           groups.set(key, group);
-          return { pipeline: pipelines[pipeline], group, grid, tokens };
+          return { label, pipeline: pipelines[pipeline], group, grid, tokens };
         }),
       );
     }
@@ -252,6 +252,41 @@ export class Gpu {
       pass.setBindGroup(0, group);
       pass.dispatchWorkgroups(grid[0], each ? Math.ceil(tokens / each) : grid[1], grid[2]);
     }
+  }
+
+  /** GPU time of a plan by dispatch label, as JSON of [label, count, ms]; each dispatch in a pass
+   * of its own, so that only their proportions are true. Empty without timestamp queries.
+   * @param {string} name @param {number} tokens @returns {Promise<string>} */
+  async profile(name, tokens) {
+    const plan = this.plans.get(name) ?? [];
+    if (!this.device.features.has("timestamp-query")) return "[]";
+    const querySet = this.device.createQuerySet({ type: "timestamp", count: 2 * plan.length });
+    const usage = GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC;
+    const times = this.device.createBuffer({ size: 16 * plan.length, usage });
+    const encoder = this.device.createCommandEncoder();
+    for (const [i, dispatch] of plan.entries()) {
+      const timestampWrites = { querySet, beginningOfPassWriteIndex: 2 * i, endOfPassWriteIndex: 2 * i + 1 };
+      const pass = encoder.beginComputePass({ timestampWrites });
+      this.#encode(pass, [dispatch], tokens);
+      pass.end();
+    }
+    encoder.resolveQuerySet(querySet, 0, 2 * plan.length, times, 0);
+    this.device.queue.submit([encoder.finish()]);
+    this.buffers.set("profile", times);
+    const bytes = await this.read("profile", 0, 16 * plan.length);
+    this.buffers.delete("profile");
+    const ns = new BigUint64Array(bytes.buffer, 0, 2 * plan.length);
+    /** @type {Map<string, [string, number, number]>} */
+    const rows = new Map();
+    for (const [i, { label }] of plan.entries()) {
+      const row = rows.get(label) ?? [label, 0, 0];
+      row[1] += 1;
+      row[2] += Number(ns[2 * i + 1] - ns[2 * i]) / 1e6;
+      rows.set(label, row);
+    }
+    times.destroy();
+    querySet.destroy();
+    return JSON.stringify([...rows.values()]);
   }
 
   #reader() {

@@ -120,6 +120,8 @@
  * @property {number} dispatches_per_token
  * @property {number} burst decode steps in a burst, at the end
  * @property {Record<string, number>} memory bytes by label
+ * @property {Record<string, [string, number, number][]>} kernels of the prefill and decode plans:
+ *   label, dispatches, milliseconds; empty if the adapter has no timestamps
  *
  * @typedef {object} Status
  * @property {"empty" | "loading" | "ready" | "generating"} state

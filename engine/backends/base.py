@@ -52,6 +52,10 @@ class Device(Protocol):
         """The bytes of a state, KV or weight tensor (first plane), for tests and measurements."""
         ...
 
+    async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
+        """GPU time of one run of a plan: (label, dispatches, milliseconds); empty if unknown."""
+        ...
+
     def memory(self) -> Mapping[str, int]:
         """Bytes held, by label."""
         ...

@@ -24,7 +24,7 @@ class CpuDevice:
         self.traits = Traits(kind="cpu", name="CPU (NumPy)", chunk=chunk)
         self._arrays: dict[str, Any] = {}
         self._labels: dict[str, int] = {}
-        self._plans: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
+        self._plans: dict[str, list[tuple[str, Any, dict[str, Any]]]] = {}
         self._tail = b""
         self._turn = 0.0
         self._lock = asyncio.Lock()
@@ -70,7 +70,7 @@ class CpuDevice:
 
         for plan in plans:
             self._plans[plan.name] = [
-                (call.reference, {arg: array(plan, t) for arg, t in call.args.items()})
+                (call.label, call.reference, {arg: array(plan, t) for arg, t in call.args.items()})
                 for call in plan.calls
             ]
         progress(1, 1)
@@ -89,7 +89,7 @@ class CpuDevice:
         async with self._lock:
             for _ in range(repeat):
                 for name in plans:
-                    for reference, args in self._plans[name]:
+                    for _, reference, args in self._plans[name]:
                         reference(args)
                         await self._breathe()
         if not count:
@@ -107,6 +107,17 @@ class CpuDevice:
         """The array's bytes."""
         data: bytes = self._arrays[tensor.name].tobytes()
         return data
+
+    async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
+        """Time of each kind of call, as one run took it."""
+        rows: dict[str, tuple[str, int, float]] = {}
+        for label, reference, args in self._plans[plan]:
+            started = time.perf_counter()
+            reference(args)
+            ms = (time.perf_counter() - started) * 1e3
+            _, count, total = rows.get(label, (label, 0, 0.0))
+            rows[label] = (label, count + 1, total + ms)
+        return list(rows.values())
 
     def memory(self) -> Mapping[str, int]:
         """Bytes held, by label."""

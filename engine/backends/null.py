@@ -47,6 +47,10 @@ class NullDevice:
         """Zeros."""
         return bytes(tensor.nbytes)
 
+    async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
+        """Nothing takes time here."""
+        return []
+
     def memory(self) -> Mapping[str, int]:
         """What the tensors would take."""
         held: dict[str, int] = {}

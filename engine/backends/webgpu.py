@@ -93,6 +93,10 @@ class WebGpuDevice:
         data: bytes = (await self._gpu.read(name, 0, tensor.nbytes)).to_bytes()
         return data
 
+    async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
+        """GPU time by kernel and shape."""
+        return [tuple(row) for row in json.loads(await self._gpu.profile(plan, tokens))]
+
     def memory(self) -> Mapping[str, int]:
         """GPU bytes by label."""
         held: dict[str, int] = json.loads(self._gpu.memory())

@@ -38,6 +38,7 @@ def plans_to_wire(plans: Sequence[Plan]) -> dict[str, Any]:
     def dispatch(plan: Plan, call: Call) -> dict[str, Any]:
         assert call.shader is not None, f"{call.op} has no kernel"
         return {
+            "label": call.label,
             "pipeline": pipeline(call.shader),
             "buffers": [_place(plan, name) for name in call.buffers()],
             "grid": [call.grid.x, call.grid.y, call.grid.z],

@@ -21,6 +21,7 @@ COMMANDS = (
     Command("build", "assemble", "assemble dist/, the static site"),
     Command("serve", "serve", "assemble dist/ and serve it"),
     Command("test", "testing", "install what the tests need, then run all of them", True),
+    Command("bench", "bench", "measure speed in Chromium"),
     Command("check", "check", "ruff, mypy and tsc"),
 )
 

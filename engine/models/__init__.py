@@ -8,10 +8,12 @@ from __future__ import annotations
 from engine.errors import OctavoError
 from engine.models.base import Model, ModelConfig
 from engine.models.llama import Llama
+from engine.models.qwen2 import Qwen2
 from engine.weights.gguf import GGUF
 
 ARCHITECTURES: dict[str, type[Model]] = {
     "llama": Llama,
+    "qwen2": Qwen2,
 }
 
 

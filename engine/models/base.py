@@ -122,11 +122,12 @@ def weight(gguf: GGUF, source: str, *shape: int) -> Weight:
     return make_weight(source, shape, check_sources(gguf, source, shape).quant, (source,))
 
 
-def stacked(gguf: GGUF, name: str, parts: Mapping[str, int], k: int) -> Weight:
-    """One matrix (sum of rows, k) made of several: ``parts`` maps tensor names to rows."""
-    quants = {check_sources(gguf, source, (rows, k)).quant for source, rows in parts.items()}
+def stacked(gguf: GGUF, name: str, parts: Mapping[str, int], *row: int) -> Weight:
+    """One matrix (sum of rows, k) made of several, or one vector (sum of rows,): ``parts`` maps
+    tensor names to rows, ``row`` is the shape of a row."""
+    quants = {check_sources(gguf, source, (rows, *row)).quant for source, rows in parts.items()}
     if len(quants) > 1:
         raise OctavoError(
             "model.quantization", f"{name}: parts are quantized differently ({sorted(quants)})."
         )
-    return make_weight(name, (sum(parts.values()), k), quants.pop(), tuple(parts))
+    return make_weight(name, (sum(parts.values()), *row), quants.pop(), tuple(parts))

@@ -19,6 +19,7 @@ from engine.weights.gguf import GGUF
 class _Layer:
     attn_norm: Norm
     qkv: Weight
+    qkv_bias: Weight | None
     out: Weight
     ffn_norm: Norm
     gate_up: Weight
@@ -26,10 +27,16 @@ class _Layer:
 
 
 class Llama:
-    """Decoder-only transformer with RMS norm, rotary embedding and a SiLU-gated unit."""
+    """Decoder-only transformer with RMS norm, rotary embedding and a SiLU-gated unit.
+
+    Families built alike differ by the two class attributes.
+    """
+
+    rope_halves = False  # whether rotary pairs are (i, i + head_dim / 2)
+    qkv_bias = False  # whether Q, K and V add a bias
 
     def __init__(self, gguf: GGUF) -> None:
-        c = self.config = read_config(gguf, rope_halves=False)
+        c = self.config = read_config(gguf, rope_halves=self.rope_halves)
         self._embedding = weight(gguf, "token_embd.weight", c.vocab, c.hidden)
         self._norm = Norm(weight(gguf, "output_norm.weight", c.hidden), c.eps)
         tied = "output.weight" not in gguf.tensors
@@ -39,15 +46,14 @@ class Llama:
     def _layer(self, gguf: GGUF, index: int) -> _Layer:
         c, at = self.config, f"blk.{index}"
         q, kv = c.q_heads * c.head_dim, c.kv_heads * c.head_dim
-        rows = {
-            f"{at}.attn_q.weight": q,
-            f"{at}.attn_k.weight": kv,
-            f"{at}.attn_v.weight": kv,
-        }
+        heads = {"q": q, "k": kv, "v": kv}
+        rows = {f"{at}.attn_{part}.weight": count for part, count in heads.items()}
+        biases = {f"{at}.attn_{part}.bias": count for part, count in heads.items()}
         gate_up = {f"{at}.ffn_gate.weight": c.ffn, f"{at}.ffn_up.weight": c.ffn}
         return _Layer(
             attn_norm=Norm(weight(gguf, f"{at}.attn_norm.weight", c.hidden), c.eps),
             qkv=stacked(gguf, f"{at}.attn_qkv", rows, c.hidden),
+            qkv_bias=stacked(gguf, f"{at}.attn_qkv_bias", biases) if self.qkv_bias else None,
             out=weight(gguf, f"{at}.attn_output.weight", c.hidden, q),
             ffn_norm=Norm(weight(gguf, f"{at}.ffn_norm.weight", c.hidden), c.eps),
             gate_up=stacked(gguf, f"{at}.ffn_gate_up", gate_up, c.hidden),
@@ -58,7 +64,7 @@ class Llama:
         """Ids (M,) to hidden states (M, hidden) before the final norm."""
         x = ops.embed(b, tokens, self._embedding)
         for i, layer in enumerate(self._layers):
-            qkv = ops.linear(b, x, layer.qkv, norm=layer.attn_norm)
+            qkv = ops.linear(b, x, layer.qkv, norm=layer.attn_norm, bias=layer.qkv_bias)
             attended = ops.attention(b, qkv, kv, i)
             x = ops.linear(b, attended, layer.out, residual=x)
             gated = ops.gated_linear(b, x, layer.gate_up, norm=layer.ffn_norm)

@@ -84,12 +84,11 @@ def _emit(b: PlanBuilder, layer: _Layer) -> None:
     if layer.norm:
         x = rmsnorm(b, layer.x, layer.norm.gain, layer.norm.eps)
         layer = _Layer(x, layer.w, layer.y, layer.parts, None, layer.bias, layer.residual)
-    if traits.barriers:
-        b.call(_tile(b, layer))
-    elif traits.activations != "f32" and layer.w.format in ("q4", "q8"):
-        b.call(_rows_int(b, layer, *quantize(b, layer.x)))
+    if traits.activations != "f32" and layer.w.format in ("q4", "q8"):
+        on_integers = _tile_int if traits.barriers else _rows_int
+        b.call(on_integers(b, layer, *quantize(b, layer.x)))
     else:
-        b.call(_rows(b, layer))
+        b.call(_tile(b, layer) if traits.barriers else _rows(b, layer))
 
 
 def _call(
@@ -180,16 +179,36 @@ def _rows(b: PlanBuilder, layer: _Layer) -> Call:
     return _call(b, layer, "linear_rows", ("step", f"weight_{layer.w.format}"), consts, grid)
 
 
+def _tile_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
+    """Many tokens, tiles in workgroup memory, on integer activations."""
+    tile_m, tile_n = 64, 64 // layer.parts
+    consts = {"WORKGROUP": 128, "TILE_M": tile_m, "TILE_N": tile_n, "STAGE": 2}
+    grid = Grid(ceil(layer.rows / tile_n), tokens=tile_m)
+    return _on_integers(b, layer, "linear_tile_int", consts, grid, quants, scales)
+
+
 def _rows_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
-    """Any number of tokens, without barriers, on quantized activations."""
+    """Any number of tokens, without barriers, on integer activations."""
     consts, grid = _rows_consts(b, layer)
+    return _on_integers(b, layer, "linear_rows_int", consts, grid, quants, scales)
+
+
+def _on_integers(
+    b: PlanBuilder,
+    layer: _Layer,
+    name: str,
+    consts: Mapping[str, int],
+    grid: Grid,
+    quants: Tensor,
+    scales: Tensor,
+) -> Call:
     inputs = {
         "x_quants": (quants, "array<vec4<u32>>"),
         "x_scales": (scales, "array<vec2<f32>>"),
     }
     lib = ("step", f"packed_{layer.w.format}")
-    consts["TERMS"] = TERMS[b.traits.activations]
-    return _call(b, layer, "linear_rows_int", lib, consts, grid, inputs)
+    consts = {**consts, "TERMS": TERMS[b.traits.activations]}
+    return _call(b, layer, name, lib, consts, grid, inputs)
 
 
 def quantize(b: PlanBuilder, x: Tensor) -> tuple[Tensor, Tensor]:

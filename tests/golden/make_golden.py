@@ -39,6 +39,13 @@ TINY_PROMPTS: dict[str, list[Prompt]] = {
         {"name": "window", "user": "How do you find the window of the day?"},
         {"name": "130 tokens", "random": [130, 2]},
     ],
+    "tiny_qwen2": [
+        {"name": "harbour", "user": "Where is the harbour on the shore?"},
+        {"name": "window", "user": "Where is the window of the numbers?"},
+        {"name": "one token", "random": [1, 422]},
+        {"name": "37 tokens", "random": [37, 37]},
+        {"name": "130 tokens", "random": [130, 149]},
+    ],
 }
 FIRST_ORDINARY, TINY_VOCAB = 3, 600
 
@@ -96,11 +103,12 @@ class Oracle:
         self.path = path
         self.model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(**where)
-        split = tokenizers.pre_tokenizers
-        # transformers' GGUF loader knows no "smollm": its digits must be split one by one.
-        self.tokenizer.backend_tokenizer.pre_tokenizer = split.Sequence(
-            [split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)]
-        )
+        if self.model.config.model_type == "llama":
+            split = tokenizers.pre_tokenizers
+            # transformers' GGUF loader knows no "smollm": its digits must be split one by one.
+            self.tokenizer.backend_tokenizer.pre_tokenizer = split.Sequence(
+                [split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)]
+            )
         self._check_dequantized()
 
     def _check_dequantized(self) -> None:
@@ -112,6 +120,11 @@ class Oracle:
             "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
             "blk.2.attn_v.weight": "model.layers.2.self_attn.v_proj.weight",
         }
+        if self.model.config.model_type == "qwen2":
+            for part in "qkv":  # the biases too, and Q and K in the order of the file
+                attention = f"model.layers.1.self_attn.{part}_proj"
+                names[f"blk.1.attn_{part}.weight"] = f"{attention}.weight"
+                names[f"blk.1.attn_{part}.bias"] = f"{attention}.bias"
         for name, other in names.items():
             tensor = stored[name]
             expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)

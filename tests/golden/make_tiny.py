@@ -1,4 +1,4 @@
-"""Writes tiny.gguf and tiny_untied.gguf: random Llama models of half a megabyte, from a seed.
+"""Writes tiny.gguf, tiny_untied.gguf (Llama) and tiny_qwen2.gguf: random models from a seed.
 
 Run with the packages of the test group: ``python tests/golden/make_tiny.py``. The sizes are
 chosen to be awkward: a feed-forward width that is no power of two, three layers, grouped
@@ -8,6 +8,7 @@ heads. Weights are wide enough that greedy text varies instead of settling on on
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
@@ -15,14 +16,15 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 HERE = Path(__file__).parent
+NAMES = ("tiny", "tiny_untied", "tiny_qwen2")
 SEED = 1
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, CONTEXT = 3, 64, 4, 2, 160, 512
 HEAD_DIM = HIDDEN // HEADS
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = 341
-PRE = "smollm"
 VOCAB = len(SPECIALS) + 256 + MERGES
 WIDTH = 1.5  # weights are normal with this over the square root of their inputs
+BIAS = 0.5
 EMBEDDING = 0.5
 TEMPLATE = (
     "{% for message in messages %}"
@@ -53,6 +55,21 @@ Die Straße führt über die Brücke; später fährt kein Zug mehr. Schöne Grü
 你好，世界。今天的天气很好，我们去海边看船。你好吗？我很好。世界很大。
 Bonjour 🙂 hello 🙂 goodbye 🚢🚢
 """
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a model family has of its own; ``biased`` says that Q, K and V add a bias."""
+
+    architecture: str
+    pre: str
+    rope_base: float
+    eps: float
+    biased: bool
+
+
+LLAMA = Family("llama", "smollm", 10000.0, 1e-5, biased=False)
+QWEN2 = Family("qwen2", "qwen2", 1e6, 1e-6, biased=True)
 
 
 def learn_bpe() -> tuple[list[str], list[str]]:
@@ -93,12 +110,22 @@ def matrices(rng: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
+def biases(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random biases of Q, K and V by GGUF name, float32."""
+    heads = {"attn_q": HEADS, "attn_k": KV_HEADS, "attn_v": KV_HEADS}
+    return {
+        f"blk.{layer}.{name}.bias": normal(rng, (count * HEAD_DIM,), BIAS)
+        for layer in range(LAYERS)
+        for name, count in heads.items()
+    }
+
+
 def normal(rng: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
     """Normally distributed float32 values around 0."""
     return (rng.standard_normal(shape) * deviation).astype(np.float32)
 
 
-def add_metadata(writer: gguf.GGUFWriter) -> None:
+def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     """The hyperparameters, the tokenizer and the chat template."""
     tokens, merges = learn_bpe()
     writer.add_name("Octavo tiny")
@@ -109,12 +136,12 @@ def add_metadata(writer: gguf.GGUFWriter) -> None:
     writer.add_feed_forward_length(FFN)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(family.rope_base)
     writer.add_rope_dimension_count(HEAD_DIM)
-    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_layer_norm_rms_eps(family.eps)
     writer.add_vocab_size(VOCAB)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(PRE)
+    writer.add_tokenizer_pre(family.pre)
     writer.add_token_list(tokens)
     writer.add_token_types(
         [gguf.TokenType.CONTROL if token in SPECIALS else gguf.TokenType.NORMAL for token in tokens]
@@ -126,11 +153,17 @@ def add_metadata(writer: gguf.GGUFWriter) -> None:
     writer.add_chat_template(TEMPLATE)
 
 
-def write(path: Path, seed: int, matrix_type: gguf.GGMLQuantizationType, tied: bool) -> None:
+def write(
+    path: Path,
+    seed: int,
+    matrix_type: gguf.GGMLQuantizationType,
+    tied: bool,
+    family: Family = LLAMA,
+) -> None:
     """One model file; ``tied`` uses the token embedding as the output matrix too."""
     rng = np.random.default_rng(seed)
-    writer = gguf.GGUFWriter(path, "llama")
-    add_metadata(writer)
+    writer = gguf.GGUFWriter(path, family.architecture)
+    add_metadata(writer, family)
 
     def add(name: str, values: np.ndarray, kind: gguf.GGMLQuantizationType) -> None:
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
@@ -145,12 +178,27 @@ def write(path: Path, seed: int, matrix_type: gguf.GGMLQuantizationType, tied: b
         add(name, 1 + normal(rng, (HIDDEN,), 0.2), gguf.GGMLQuantizationType.F32)
     if not tied:
         add("output.weight", normal(rng, (VOCAB, HIDDEN), EMBEDDING), gguf.GGMLQuantizationType.F16)
+    if family.biased:
+        for name, values in biases(rng).items():
+            add(name, values, gguf.GGMLQuantizationType.F32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
+def write_named(name: str, path: Path) -> None:
+    """The golden model called ``name``."""
+    q4_0, q4_1 = gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.Q4_1
+    match name:
+        case "tiny":
+            write(path, SEED, q4_1, tied=True)
+        case "tiny_untied":
+            write(path, SEED, q4_0, tied=False)
+        case "tiny_qwen2":
+            write(path, SEED, q4_0, tied=True, family=QWEN2)
+
+
 if __name__ == "__main__":
-    write(HERE / "tiny.gguf", SEED, gguf.GGMLQuantizationType.Q4_1, tied=True)
-    write(HERE / "tiny_untied.gguf", SEED, gguf.GGMLQuantizationType.Q4_0, tied=False)
+    for name in NAMES:
+        write_named(name, HERE / f"{name}.gguf")

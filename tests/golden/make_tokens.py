@@ -13,6 +13,7 @@ import sys
 import tempfile
 import unicodedata
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -113,8 +114,8 @@ def kinds() -> dict[str, object]:
     for kind in KINDS:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.gguf"
-            make_tiny.PRE = kind
-            make_tiny.write(path, 0, gguf.GGMLQuantizationType.Q4_0, tied=True)
+            family = replace(make_tiny.LLAMA, pre=kind)
+            make_tiny.write(path, 0, gguf.GGMLQuantizationType.Q4_0, tied=True, family=family)
             server = Server(path)
             # Qwen2 composes characters first (NFC), which llama.cpp leaves out.
             skip = [t for t in TEXTS if kind == "qwen2" and unicodedata.normalize("NFC", t) != t]

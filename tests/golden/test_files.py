@@ -7,32 +7,28 @@ import json
 import runpy
 from pathlib import Path
 
-import gguf
 import pytest
 
 HERE = Path(__file__).parent
+NAMES = ["tiny", "tiny_untied", "tiny_qwen2"]
 pytestmark = pytest.mark.golden
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny_untied"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_script_makes_the_model_byte_for_byte(name: str, tmp_path: Path) -> None:
     script = runpy.run_path(str(HERE / "make_tiny.py"))
-    tied = name == "tiny"
-    kind = gguf.GGMLQuantizationType.Q4_1 if tied else gguf.GGMLQuantizationType.Q4_0
-    script["write"](tmp_path / "model.gguf", script["SEED"], kind, tied=tied)
+    script["write_named"](name, tmp_path / "model.gguf")
     assert (tmp_path / "model.gguf").read_bytes() == (HERE / f"{name}.gguf").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny_untied"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_golden_file_was_made_from_the_model(name: str) -> None:
     document = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
     digest = hashlib.sha256((HERE / f"{name}.gguf").read_bytes()).hexdigest()
     assert document["sha256"] == digest
 
 
-@pytest.mark.parametrize(
-    ("name", "steps", "margin"), [("tiny", 200, 0.02), ("tiny_untied", 200, 0.02)]
-)
+@pytest.mark.parametrize(("name", "steps", "margin"), [(name, 200, 0.02) for name in NAMES])
 def test_tiny_texts_are_varied_and_decided(name: str, steps: int, margin: float) -> None:
     for prompt in json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))["prompts"]:
         assert len(prompt["ids"]) == len(prompt["margins"]) == steps

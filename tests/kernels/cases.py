@@ -14,6 +14,8 @@ DEVICES = {
     "plain-q16": Traits("webgpu", "plain-q16", barriers=False, activations="q16"),
     "plain-q8": Traits("webgpu", "plain-q8", barriers=False, activations="q8"),
     "workgroup": Traits("webgpu", "workgroup"),
+    "workgroup-q16": Traits("webgpu", "workgroup-q16", activations="q16"),
+    "workgroup-q8": Traits("webgpu", "workgroup-q8", activations="q8"),
     "subgroup": Traits("webgpu", "subgroup", subgroup=4),
 }
 

@@ -18,6 +18,7 @@ from tests.kernels.cases import DEVICES
 from tests.kernels.harness import Case, Harness
 
 TINY = ROOT / "tests/golden/tiny.gguf"
+MODELS = [TINY, TINY.with_name("tiny_untied.gguf"), TINY.with_name("tiny_qwen2.gguf")]
 CONTEXT = 128
 
 
@@ -57,7 +58,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-@pytest.mark.parametrize("path", [TINY, TINY.with_name("tiny_untied.gguf")], ids=["tied", "untied"])
+@pytest.mark.parametrize("path", MODELS, ids=["tied", "untied", "qwen2"])
 @pytest.mark.parametrize("count", [1, 37])
 @pytest.mark.parametrize("device", DEVICES)
 def test_logits_equal_the_reference(harness: Harness, device: str, count: int, path: Path) -> None:

@@ -103,7 +103,7 @@ def test_every_wgsl_file_is_used() -> None:
     used = set()
     for traits in (
         *TRAITS.values(),
-        Traits("webgpu", barriers=False, activations="q8"),
+        Traits("webgpu", activations="q8"),
         Traits("webgpu", barriers=False),
     ):
         for name in ("tiny", "tiny_untied"):

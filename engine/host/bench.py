@@ -1,0 +1,264 @@
+"""`bench`: measures the page in real Chromium, prints a table, writes JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import uvicorn
+
+from engine.host import assemble, chromium, pip, serve
+from engine.host.errors import HostError
+from engine.host.paths import CACHE, LOCK_TEST
+
+if TYPE_CHECKING:
+    from playwright.sync_api import ConsoleMessage, Page, Playwright
+
+RESULTS = CACHE / "bench.json"
+WEBGPU_FLAG = "--enable-unsafe-webgpu"  # where Chromium has WebGPU off, or only in software
+STILL_S = 300.0  # without a word from the page for so long, it hangs
+NO_ADAPTER = "gpu.unavailable"  # error code
+
+Row = Mapping[str, Any]  # as web/bench.mjs makes it: id, label, value, unit, note
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run the page: a device asked for, and Chromium's flags."""
+
+    title: str
+    device: str
+    flags: tuple[str, ...] = ()
+
+
+PLAIN = Way("Chromium without flags", "auto")
+WAYS = {
+    "auto": (PLAIN, Way(f"Chromium with {WEBGPU_FLAG}", "gpu", (WEBGPU_FLAG,))),
+    "gpu": (Way(f"Chromium with {WEBGPU_FLAG}", "gpu", (WEBGPU_FLAG,)),),
+    "cpu": (Way("Chromium, CPU device", "cpu"),),
+}
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a figure should be, on the kinds of device that `devices` names."""
+
+    row: str  # its id
+    limit: float
+    at_least: bool
+    devices: tuple[str, ...] = ("gpu", "software", "cpu")
+
+    def text(self, unit: str) -> str:
+        """For the table: `>= 2 tokens/s`."""
+        return f"{'>=' if self.at_least else '<='} {self.limit:g} {unit}".rstrip()
+
+    def is_met(self, value: float) -> bool:
+        """Whether `value` is on the right side of the limit."""
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+AIMS = (
+    Aim("decode_64_tokens_per_s", 2, True, ("software",)),
+    Aim("host_64_percent", 10, False, ("gpu",)),
+    Aim("host_1024_percent", 10, False, ("gpu",)),
+    Aim("ttft_first_to_second", 1.1, False),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which devices, how often, and where the result goes."""
+    parser.add_argument(
+        "--device",
+        choices=tuple(WAYS),
+        default="auto",
+        help="auto: what Chromium offers without a flag, then its WebGPU with a flag",
+    )
+    parser.add_argument(
+        "--chromium-flag",
+        action="append",
+        default=[],
+        metavar="FLAG",
+        help="another flag for Chromium, as in --chromium-flag=--enable-features=Vulkan",
+    )
+    parser.add_argument("--runs", type=int, default=1, help="whole runs; medians are shown")
+    parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="the result")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an address parameter of bench.html, such as quick=1 or contexts=64,4096",
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The command; 1 if nothing could be measured."""
+    if arguments.runs < 1:
+        raise HostError("--runs should be at least 1.")
+    parameters = _parameters(arguments.set)
+    pip.install(LOCK_TEST, "Installing the test tools")
+    browser = chromium.ensure()
+    measured: list[dict[str, Any]] = []
+    with _served(assemble.build()) as url:
+        for way in WAYS[arguments.device]:
+            if measured and _kind(measured[0]["runs"][0]) == "gpu":
+                break  # the real GPU needed no flag: the flag would bring the same one
+            runs = _runs(way, browser, url, arguments, parameters)
+            if runs:
+                measured.append({"title": way.title, "flags": list(way.flags), "runs": runs})
+                print("\n".join(["", *table(way.title, runs), ""]), flush=True)
+    if not measured:
+        return 1
+    _write(arguments.json, browser, measured)
+    return 0
+
+
+def _parameters(words: Sequence[str]) -> dict[str, str]:
+    pairs = [word.partition("=") for word in words]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise HostError("--set takes NAME=VALUE.")
+    return {name: value for name, _, value in pairs}
+
+
+def _runs(
+    way: Way, browser: str, url: str, arguments: argparse.Namespace, parameters: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """The results of all runs; none where this way has no device to measure."""
+    from playwright.sync_api import sync_playwright
+
+    flags = [*way.flags, *arguments.chromium_flag]
+    query = urlencode({"device": way.device, "start": "1", **parameters})
+    runs = []
+    with sync_playwright() as playwright:
+        for number in range(arguments.runs):
+            print(f"{way.title}, run {number + 1} of {arguments.runs}", flush=True)
+            result = _run(playwright, browser, flags, f"{url}/bench.html?{query}")
+            if result.get("error", {}).get("code") == NO_ADAPTER and way.device == "gpu":
+                print("This Chromium offers no WebGPU adapter: nothing to measure.", flush=True)
+                return []
+            if "error" in result:
+                raise HostError(f"The bench page failed: {result['error']['message']}")
+            runs.append(result)
+    return runs
+
+
+def _run(playwright: Playwright, browser: str, flags: Sequence[str], url: str) -> dict[str, Any]:
+    """One page in a fresh profile on the disk, so that its caches are those of a visitor."""
+    with tempfile.TemporaryDirectory() as profile:
+        context = playwright.chromium.launch_persistent_context(
+            profile, executable_path=browser, headless=True, args=list(flags)
+        )
+        try:
+            return _follow(context.new_page(), url)
+        finally:
+            context.close()
+
+
+def _follow(page: Page, url: str) -> dict[str, Any]:
+    """Prints what the page says; returns its result."""
+    started = time.monotonic()
+    last = [started]
+
+    def show(message: ConsoleMessage) -> None:
+        last[0] = time.monotonic()
+        if message.text.startswith("bench: "):
+            print(f"  {last[0] - started:6.1f} s  {message.text[7:]}", flush=True)
+
+    page.on("console", show)
+    page.goto(url)
+    while time.monotonic() - last[0] < STILL_S:
+        result: dict[str, Any] | None = page.evaluate("window.benchResult")
+        if result is not None:
+            return result
+        page.wait_for_timeout(500)
+    raise HostError(f"The bench page has been silent for {STILL_S:.0f} seconds.")
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    """Serves `folder` in a thread; yields the address without a closing slash."""
+    listener = serve.listen("127.0.0.1", 0)
+    config = uvicorn.Config(serve.application(folder), log_level="warning", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
+
+
+def _kind(result: Mapping[str, Any]) -> str:
+    """`gpu`, `software` (a GPU adapter that the CPU computes) or `cpu`."""
+    device = result["device"]
+    if device["kind"] == "cpu":
+        return "cpu"
+    return "software" if device["software"] else "gpu"
+
+
+def medians(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the first run, each with the median of the runs that have it."""
+    rows = []
+    for row in runs[0]["rows"]:
+        same = [other["value"] for run in runs for other in run["rows"] if other["id"] == row["id"]]
+        rows.append({**row, "value": statistics.median(same)})
+    return rows
+
+
+def table(title: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of a table: figure, unit, aim and whether it is met, note."""
+    first = runs[0]
+    count = f", medians of {len(runs)} runs" if len(runs) > 1 else ""
+    lines = [f"{title}: {first['model']['name']} on {first['device']['name']}{count}"]
+    if first["device"].get("reason"):
+        lines.append(first["device"]["reason"])
+    for row in medians(runs):
+        value = f"{row['label']:<46}{_number(row['value']):>9} {row['unit']:<9}"
+        lines.append(f"{value}{_aim(row, _kind(first)):<24}{row['note']}".rstrip())
+    return lines
+
+
+def _aim(row: Row, kind: str) -> str:
+    for aim in AIMS:
+        if aim.row == row["id"] and kind in aim.devices:
+            return f"{aim.text(row['unit'])}: {'met' if aim.is_met(row['value']) else 'MISSED'}"
+    return ""
+
+
+def _number(value: float) -> str:
+    """Three digits that count, without an exponent."""
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.{1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3}f}"
+
+
+def _write(path: Path, browser: str, measured: Sequence[Mapping[str, Any]]) -> None:
+    document = {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "load_average": os.getloadavg() if hasattr(os, "getloadavg") else None,
+        },
+        "browser": browser,
+        "aims": [{**vars(aim)} for aim in AIMS],
+        "measured": measured,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"Written to {path}", flush=True)

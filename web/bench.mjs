@@ -1,0 +1,370 @@
+/**
+ * The bench page: measures with the public client what a visitor of the site feels.
+ *
+ * Address parameters: `device`, `activations`, `model`, `context` (of the loaded model) as for the
+ * page itself; `prefill` and `contexts` (token counts, separated by commas); `quick` (1: smaller
+ * sizes, 0: full ones; without it slow devices get the smaller ones); `start` (1: do not wait for
+ * the button); `report` (1: start, and POST progress, result and an end mark to `/log`).
+ *
+ * The result is shown as a table and left in `window.benchResult`.
+ */
+
+import { Octavo } from './client.mjs';
+
+/**
+ * @typedef {import('./client.mjs').LoadResult} LoadResult
+ * @typedef {import('./client.mjs').Measurement} Measurement
+ *
+ * @typedef {object} Row one figure
+ * @property {string} id stable
+ * @property {string} label
+ * @property {number} value
+ * @property {string} unit
+ * @property {string} [note]
+ *
+ * @typedef {object} Sizes
+ * @property {number} warm tokens of the prompt that comes before all
+ * @property {number[]} prefill prompt lengths, tokens
+ * @property {number[]} contexts where decoding is measured, tokens
+ * @property {number} steps most tokens decoded at a time
+ * @property {number} runs most repetitions of each measurement
+ * @property {number} seconds after which a measurement is not repeated
+ * @property {number} stops
+ *
+ * @typedef {object} Load
+ * @property {number} seconds
+ * @property {Record<string, number>} stages seconds from the start to the end of each
+ * @property {LoadResult} result
+ */
+
+/** @type {Sizes} */
+const FULL = {
+  warm: 512, prefill: [64, 512, 1024], contexts: [64, 1024], steps: 128, runs: 5, seconds: 6,
+  stops: 5,
+};
+/** @type {Sizes} */
+const QUICK = {
+  warm: 16, prefill: [64], contexts: [64, 1024], steps: 8, runs: 1, seconds: 0, stops: 3,
+};
+const MIN_STEPS = 8;
+
+const address = new URLSearchParams(location.search);
+const reports = address.get('report') === '1';
+/** @type {Row[]} */
+const rows = [];
+
+const button = /** @type {HTMLButtonElement} */ (byId('start'));
+button.addEventListener('click', run);
+if (reports || address.get('start') === '1') run();
+
+async function run() {
+  button.disabled = true;
+  /** @type {object} */
+  let result;
+  try {
+    result = await measureAll();
+    await say('Done.');
+  } catch (error) {
+    const { name, code, message } = /** @type {any} */ (error);
+    result = { error: { code: code ?? name ?? 'unknown', message: message ?? String(error) } };
+    await say(`Failed: ${message ?? error}`);
+  }
+  Object.assign(window, { benchResult: result });
+  await post(result);
+  await post({ done: 1 });
+}
+
+async function measureAll() {
+  const options = loadOptions();
+  await emptyCaches();
+  const cold = await loadWith(new Octavo(), options, 'cold');
+  const { device, model } = cold.result;
+  byId('device').textContent = `${model.name} on ${device.name}`;
+  cold.client.close();
+  const cached = await loadWith(new Octavo(), options, 'cached');
+  const client = cached.client;
+  const sizes = chooseSizes(cached.result);
+
+  loadRows('cold', cold);
+  loadRows('cached', cached);
+  await measureFirstTokens(client);
+  await measureSpeed(client, sizes);
+  await measureStops(client, sizes.stops);
+  const { memory_bytes } = await client.status();
+  client.close();
+  return {
+    date: new Date().toISOString(),
+    user_agent: navigator.userAgent,
+    cores: navigator.hardwareConcurrency,
+    device,
+    model,
+    memory_bytes,
+    quick: sizes.runs === QUICK.runs,
+    rows,
+  };
+}
+
+/** @returns {import('./client.mjs').LoadOptions} */
+function loadOptions() {
+  const names = ['device', 'activations', 'model'];
+  const texts = names.map((name) => [name, address.get(name) || undefined]);
+  const context = address.get('context') ? Number(address.get('context')) : undefined;
+  const given = [...texts, ['context', context]].filter(([, value]) => value !== undefined);
+  return Object.fromEntries(given);
+}
+
+/** @param {LoadResult} result */
+function chooseSizes({ device, model }) {
+  const quick = address.get('quick');
+  const sizes = (quick === null ? device.software : quick === '1') ? QUICK : FULL;
+  const fits = (/** @type {number} */ tokens) => tokens + MIN_STEPS <= model.context;
+  return {
+    ...sizes,
+    warm: device.kind === 'cpu' ? QUICK.warm : Math.min(sizes.warm, model.context >> 1),
+    prefill: (numbers('prefill') ?? sizes.prefill).filter(fits),
+    contexts: (numbers('contexts') ?? sizes.contexts).filter(fits),
+  };
+}
+
+/** @param {string} name of an address parameter */
+function numbers(name) {
+  const found = (address.get(name) ?? '').split(',').map(Number).filter((n) => n > 0);
+  return found.length ? found : null;
+}
+
+/** Makes the next load a first visit's, as far as a page can. */
+async function emptyCaches() {
+  await say('Emptying the caches');
+  const workers = (await navigator.serviceWorker?.getRegistrations()) ?? [];
+  await Promise.all(workers.map((registration) => registration.unregister()));
+  await Promise.all((await caches.keys()).map((name) => caches.delete(name)));
+}
+
+/**
+ * Loads the model in a fresh worker. The time includes the start of the worker and of Python.
+ *
+ * @param {Octavo} client made just now
+ * @param {import('./client.mjs').LoadOptions} options
+ * @param {string} kind
+ * @returns {Promise<Load & {client: Octavo}>}
+ */
+async function loadWith(client, options, kind) {
+  await say(`Loading, ${kind}`);
+  const started = performance.now();
+  /** @type {Record<string, number>} */
+  const stages = {};
+  const result = await client.load(options, ({ stage }) => {
+    stages[stage] = secondsSince(started);
+  });
+  return { client, seconds: secondsSince(started), stages, result };
+}
+
+/**
+ * @param {string} kind
+ * @param {Load} load
+ */
+function loadRows(kind, { seconds, stages, result }) {
+  const ends = Object.entries(stages).map(([stage, end]) => `${stage} ${end.toFixed(2)}`);
+  add(`load_${kind}_s`, `load, ${kind}`, seconds, 's', `ended at: ${ends.join(', ')}`);
+  const uploading = stages.weights - stages.device;
+  if (!(uploading > 0)) return;
+  const rate = result.model.bytes / 1e6 / uploading;
+  add(`weights_${kind}_mb_per_s`, `weights onto the device, ${kind}`, rate, 'MB/s');
+}
+
+/**
+ * Three first answers of about 32 prompt tokens. Each begins differently, so that no part of it
+ * lies in the KV cache.
+ *
+ * @param {Octavo} client
+ */
+async function measureFirstTokens(client) {
+  const times = [];
+  let prompt_tokens = 0;
+  for (const start of ['One', 'Two', 'Six']) {
+    await say(`Time to first token, answer ${times.length + 1}`);
+    await client.reset();
+    const messages = [
+      { role: 'system', content: `${start} short answer, please.` },
+      { role: 'user', content: 'Which animals live in the deep sea, and what do they eat?' },
+    ];
+    const started = performance.now();
+    let first = 0;
+    const request = { messages, max_tokens: 6, stream: /** @type {const} */ (true) };
+    for await (const chunk of client.chat.completions.create(request)) {
+      if (chunk.octavo.num_tokens) first ||= performance.now() - started;
+      prompt_tokens = chunk.usage?.prompt_tokens ?? prompt_tokens;
+    }
+    times.push(first);
+  }
+  const note = `${prompt_tokens} prompt tokens`;
+  add('ttft_cold_ms', 'time to first token, first answer', times[0], 'ms', note);
+  add('ttft_warm_ms', 'time to first token, third answer', times[2], 'ms', note);
+  add('ttft_first_to_second', 'first answer to second', times[0] / times[1], 'times');
+}
+
+/**
+ * @param {Octavo} client
+ * @param {Sizes} sizes
+ */
+async function measureSpeed(client, sizes) {
+  await say('Warming up');
+  // the engine learns here how much it may give the device at once
+  const first = { prefill: sizes.warm, context: 1, steps: MIN_STEPS };
+  const { decode_tokens_per_s } = await client.measure(first);
+  const steps = Math.round(decode_tokens_per_s * 2);
+  for (const prefill of sizes.prefill) {
+    await say(`Prefill of ${prefill} tokens`);
+    const all = await repeat(sizes, () => client.measure({ prefill, context: 1, steps: 1 }));
+    const rates = all.map((m) => m.prefill_tokens_per_s);
+    add(`prefill_${prefill}_tokens_per_s`, `prefill, ${prefill} tokens`, median(rates), 'tokens/s',
+      spread(rates));
+  }
+  for (const context of sizes.contexts) {
+    await say(`Decode at context ${context}`);
+    const count = Math.min(Math.max(MIN_STEPS, Math.min(steps, sizes.steps)),
+      /** @type {any} */ ((await client.status()).model).context - context);
+    const all = await repeat(sizes, () => client.measure({ prefill: 1, context, steps: count }));
+    decodeRows(context, count, all);
+  }
+}
+
+/**
+ * @param {number} context
+ * @param {number} steps
+ * @param {Measurement[]} all
+ */
+function decodeRows(context, steps, all) {
+  const rates = all.map((m) => m.decode_tokens_per_s);
+  const rate = median(rates);
+  const hosts = all.map((m) => m.host_ms_per_token);
+  const host = median(hosts);
+  const encodes = all.map((m) => m.encode_ms_per_token ?? NaN);
+  const { dispatches_per_token, burst, memory } = all[all.length - 1];
+  add(`decode_${context}_tokens_per_s`, `decode, context ${context}`, rate, 'tokens/s',
+    `${steps} tokens in bursts of ${burst}; ${spread(rates)}`);
+  add(`host_${context}_ms`, `Python and JavaScript a token, context ${context}`, host, 'ms',
+    spread(hosts));
+  add(`host_${context}_percent`, '  share of the token’s time', host * rate / 10, '%');
+  if (!Number.isNaN(encodes[0])) {
+    add(`encode_${context}_ms`, '  of it recording GPU commands', median(encodes), 'ms');
+  }
+  if (rows.some(({ id }) => id === 'dispatches')) return;
+  add('dispatches', 'dispatches a token', dispatches_per_token, '');
+  const held = Object.entries(memory);
+  add('memory_mb', 'device memory', held.reduce((sum, [, bytes]) => sum + bytes, 0) / 1e6, 'MB');
+  for (const [label, bytes] of held) add(`memory_${label}_mb`, `  ${label}`, bytes / 1e6, 'MB');
+}
+
+/**
+ * From `stop()` to the end of the stream, in the middle of an answer.
+ *
+ * @param {Octavo} client
+ * @param {number} count
+ */
+async function measureStops(client, count) {
+  const times = [];
+  const messages = [{ role: 'user', content: 'Write a very long story about a lighthouse.' }];
+  for (let i = 0; i < count; i++) {
+    await say(`Stopping, ${i + 1} of ${count}`);
+    let asked = 0;
+    let reason;
+    const request = { messages, max_tokens: 256, stream: /** @type {const} */ (true) };
+    for await (const chunk of client.chat.completions.create(request)) {
+      reason = chunk.choices[0].finish_reason;
+      if (asked || chunk.octavo.num_tokens < 3 + i) continue;
+      asked = performance.now();
+      client.stop();
+    }
+    if (reason === 'cancelled') times.push(performance.now() - asked);
+  }
+  if (times.length) add('stop_ms', 'stop', median(times), 'ms', spread(times));
+}
+
+/**
+ * @template T
+ * @param {Sizes} sizes
+ * @param {() => Promise<T>} measure
+ * @returns {Promise<T[]>}
+ */
+async function repeat({ runs, seconds }, measure) {
+  const started = performance.now();
+  const all = [];
+  do all.push(await measure());
+  while (all.length < runs && secondsSince(started) < seconds);
+  return all;
+}
+
+/** @param {number[]} values */
+function median(values) {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+/** @param {number[]} values */
+function spread(values) {
+  const [low, high] = [Math.min(...values), Math.max(...values)].map(digits);
+  return values.length === 1 ? 'one run' : `${values.length} runs, ${low} to ${high}`;
+}
+
+/**
+ * Three digits that count, without an exponent.
+ *
+ * @param {number} value
+ */
+function digits(value) {
+  if (Number.isInteger(value) || Math.abs(value) >= 100) return value.toFixed(0);
+  return value.toPrecision(3);
+}
+
+/** @param {number} started of performance.now() */
+function secondsSince(started) {
+  return (performance.now() - started) / 1000;
+}
+
+/**
+ * @param {string} id
+ * @param {string} label
+ * @param {number} value
+ * @param {string} unit
+ * @param {string} [note]
+ */
+function add(id, label, value, unit, note = '') {
+  rows.push({ id, label, value, unit, note });
+  const row = document.createElement('tr');
+  row.append(cell('th', label), cell('td', digits(value), 'value'), cell('td', unit),
+    cell('td', note, 'note'));
+  byId('rows').append(row);
+}
+
+/**
+ * @param {string} tag
+ * @param {string} text
+ * @param {string} [className]
+ */
+function cell(tag, text, className = '') {
+  const created = document.createElement(tag);
+  created.textContent = text;
+  created.className = className;
+  return created;
+}
+
+/** @param {string} id */
+function byId(id) {
+  return /** @type {HTMLElement} */ (document.getElementById(id));
+}
+
+/** @param {string} text */
+async function say(text) {
+  byId('status').textContent = text;
+  console.info(`bench: ${text}`);
+  await post({ progress: text, at_s: Number((performance.now() / 1000).toFixed(1)) });
+}
+
+/** @param {object} body */
+async function post(body) {
+  if (!reports) return;
+  const headers = { 'content-type': 'application/json' };
+  await fetch('/log', { method: 'POST', headers, body: JSON.stringify(body) });
+}
