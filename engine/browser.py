@@ -25,6 +25,9 @@ class _JsEncoder:
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text).to_py())
 
+    def close(self) -> None:
+        self._tokenizer.dispose()
+
 
 class BrowserHost:
     """``js`` is {shards, gpu, openTokenizer, installNumpy, now, post}; see worker/worker.mjs."""
@@ -53,7 +56,7 @@ class BrowserHost:
         """A GPU if there is a real one (or it was asked for), else the CPU with NumPy."""
         reason = ""
         if config.device != "cpu":
-            gpu = await self._js.gpu.request()
+            gpu = await self._request_gpu()
             if not gpu and config.device == "gpu":
                 raise OctavoError("gpu.unavailable", hint="Use device=auto or device=cpu.")
             if gpu:
@@ -63,6 +66,15 @@ class BrowserHost:
             reason = SOFTWARE_ADAPTER if gpu else NO_ADAPTER
         await self._js.installNumpy()
         return CpuDevice(), reason
+
+    async def _request_gpu(self) -> Any:
+        """The player's Gpu, or None where there is no adapter or it refuses to give a device."""
+        try:
+            return await self._js.gpu.request()
+        except Exception as error:
+            if as_octavo_error(error).code != "gpu.unavailable":
+                raise
+            return None
 
     async def open_tokenizer(self, json_text: str) -> Encoder:
         """The Rust tokenizer in WebAssembly."""

@@ -11,7 +11,6 @@ from engine.errors import OctavoError
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 Activations = Literal["auto", "f32", "q16", "q8"]
 DEFAULT_CONTEXT = 2048  # tokens
-DEFAULT_MODEL = "models/smollm2-135m-instruct-q4_1/manifest.json"
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class LoadConfig:
     """How to load a model: its manifest's address, the device, the context in tokens, and whether
     activations may be rounded to integers (auto: to 15 bits, where only that is fast enough)."""
 
-    model: str = DEFAULT_MODEL
+    model: str = ""  # the catalogue's default
     device: DeviceChoice = "auto"
     context: int = DEFAULT_CONTEXT
     activations: Activations = "auto"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -81,6 +81,9 @@ class Engine:
         self._session: Session | None = None
         self._scheduler: Scheduler | None = None
         self._loading: asyncio.Task[LoadedModel] | None = None
+        # Loading, unloading and resetting change what an answer stands on: one at a time, and no
+        # answer begins meanwhile.
+        self._changing = asyncio.Lock()
         self._generating = False
         self._stopping = False
         self._idle = asyncio.Event()
@@ -100,47 +103,56 @@ class Engine:
         stopped; engine.busy while another one loads."""
         if self._loading:
             raise OctavoError("engine.busy", "A model is already being loaded.")
-        await self.unload()
-        self._loading = asyncio.ensure_future(load(self._host, config, progress))
+        self._loading = asyncio.ensure_future(self._replace(config, progress))
         try:
-            model = await self._loading
+            return await self._loading
         except asyncio.CancelledError:
             raise OctavoError("request.cancelled", "Loading was stopped.") from None
         finally:
             self._loading = None
-        self._model = model
-        self._session = Session(model.pool)
-        self._scheduler = Scheduler(model.device.traits.chunk, model.context)
-        return model
+
+    async def _replace(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
+        async with self._changing:
+            await self._free()
+            model = await load(self._host, config, progress)
+            self._model = model
+            self._session = Session(model.pool)
+            self._scheduler = Scheduler(model.device.traits.chunk, model.context)
+            if model.prefill_sample:
+                self._scheduler.prefill_pace.measured(*model.prefill_sample)
+            return model
 
     def generate(
         self, messages: list[dict[str, str]], config: GenerateConfig
     ) -> AsyncGenerator[Delta | Answer, None]:
-        """Answer a conversation: any number of ``Delta``, then one ``Answer``.
+        """Answer a conversation: any number of ``Delta``, then one ``Answer``, with which the
+        engine is ready again. Close the iterator if you leave it earlier.
 
-        Raises what ``complete`` raises, and OctavoError template.invalid.
+        Raises OctavoError engine.not_loaded, engine.busy, prompt.empty, prompt.too_long,
+        template.invalid or gpu.lost. However it ends, nothing is left running on the device.
         """
-        model, _, _ = self._ready()
-        return self.complete(model.encode(messages), config)
+        return self._answer(lambda model: model.encode(messages), config)
 
-    async def complete(
+    def complete(
         self, ids: list[int], config: GenerateConfig
     ) -> AsyncGenerator[Delta | Answer, None]:
-        """Continue token ids: any number of ``Delta``, then one ``Answer``, with which the engine
-        is ready again. Close the iterator if you leave it earlier.
+        """Continue token ids, as ``generate`` does with messages."""
+        return self._answer(lambda _: ids, config)
 
-        Raises OctavoError engine.not_loaded, engine.busy, prompt.too_long or gpu.lost. However it
-        ends, nothing is left running on the device.
-        """
-        model, session, scheduler = self._ready()
-        if len(ids) >= model.context:
-            raise OctavoError(
-                "prompt.too_long",
-                f"The conversation has {len(ids)} tokens; the context holds {model.context}.",
-                "Start a new conversation or shorten the message.",
-            )
-        self._begin()
+    async def _answer(
+        self, prompt: Callable[[LoadedModel], list[int]], config: GenerateConfig
+    ) -> AsyncGenerator[Delta | Answer, None]:
+        model, session, scheduler = await self._begin()
         try:
+            ids = prompt(model)
+            if not ids:
+                raise OctavoError("prompt.empty", "The chat template made an empty prompt.")
+            if len(ids) >= model.context:
+                raise OctavoError(
+                    "prompt.too_long",
+                    f"The conversation has {len(ids)} tokens; the context holds {model.context}.",
+                    "Start a new conversation or shorten the message.",
+                )
             run = _Run(model, session, scheduler, config, self._host, model.special.eos)
             async with aclosing(run.deltas(ids, lambda: self._stopping)) as deltas:
                 async for delta in deltas:
@@ -152,13 +164,18 @@ class Engine:
     async def measure(self, prefill: int, context: int, steps: int) -> dict[str, Any]:
         """Speed of the loaded model: prefill of ``prefill`` tokens, then ``steps`` decode steps
         at a context of ``context`` tokens whose KV cache holds anything. Forgets the conversation.
+
+        Raises OctavoError request.invalid if that does not fit into the context.
         """
-        model, session, scheduler = self._ready()
-        self._begin()
+        model, session, scheduler = await self._begin()
         try:
+            if max(prefill, context + steps) >= model.context:
+                raise OctavoError(
+                    "request.invalid", f"The context holds only {model.context} tokens."
+                )
             session.reset()
             answers = []
-            for length, cached, count in ((prefill, 0, 1), (context, context - 1, steps)):
+            for length, cached, count in ((prefill, 0, 1), (context, context - 1, steps + 1)):
                 config = GenerateConfig(max_tokens=count)
                 session.pretend([100 + i % 100 for i in range(length)], cached)
                 run = _Run(model, session, scheduler, config, self._host, ends=frozenset())
@@ -170,6 +187,7 @@ class Engine:
                 "decode_tokens_per_s": answers[1]["decode_tokens_per_s"],
                 "host_ms_per_token": answers[1]["host_ms_per_token"],
                 "dispatches_per_token": len(model.plans[DECODE].calls),
+                "chunk": scheduler.prefill_pace.size,
                 "burst": scheduler.decode_pace.size,
                 "kernels": {
                     PREFILL: await model.device.profile(PREFILL, scheduler.prefill_pace.size),
@@ -181,17 +199,19 @@ class Engine:
             session.reset()
             self._end()
 
-    def _ready(self) -> tuple[LoadedModel, Session, Scheduler]:
-        """What an answer needs; OctavoError engine.not_loaded or engine.busy."""
+    async def _begin(self) -> tuple[LoadedModel, Session, Scheduler]:
+        """Take the engine for an answer; OctavoError engine.not_loaded or engine.busy."""
+        if self._loading:
+            raise OctavoError("engine.busy", "A model is being loaded.")
+        async with self._changing:
+            pass  # a reset under way ends first; from here to the end nothing is awaited
         if not self._model or not self._session or not self._scheduler:
             raise OctavoError("engine.not_loaded", hint="Load a model first.")
         if self._generating:
             raise OctavoError("engine.busy", hint="Stop it, or wait until it has ended.")
-        return self._model, self._session, self._scheduler
-
-    def _begin(self) -> None:
         self._generating, self._stopping = True, False
         self._idle.clear()
+        return self._model, self._session, self._scheduler
 
     def _end(self) -> None:
         self._generating = False
@@ -200,25 +220,36 @@ class Engine:
     def stop(self) -> bool:
         """Stop loading or generating; returns whether there was something to stop."""
         if self._loading:
-            self._loading.cancel()
-            return True
+            return self._loading.cancel()
         was_running = self._generating and not self._stopping
         self._stopping = True
         return was_running
 
     async def reset(self) -> None:
-        """Stop, and forget the conversation."""
+        """Stop, and forget the conversation; a load under way goes on, it has none yet."""
+        if self._loading:
+            return
         self._stopping = True
-        await self._idle.wait()
-        if self._session:
-            self._session.reset()
+        async with self._changing:
+            await self._stopped()
+            if self._session:
+                self._session.reset()
 
     async def unload(self) -> None:
         """Stop, and free the model."""
         if self._loading:
             self._loading.cancel()
             await asyncio.wait([self._loading])
-        await self.reset()
+        async with self._changing:
+            await self._free()
+
+    async def _stopped(self) -> None:
+        """Stop the answer and wait for its end."""
+        self._stopping = True
+        await self._idle.wait()
+
+    async def _free(self) -> None:
+        await self._stopped()
         if self._model:
             self._model.close()
         self._model = self._session = self._scheduler = None

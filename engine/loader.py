@@ -24,7 +24,9 @@ from engine.tokenizer.spec import SpecialTokens, special_ids, tokenizer_json
 from engine.weights.gguf import GGUF, HeaderIncomplete, read_header
 from engine.weights.loading import shard_jobs
 
+LARGE_CHUNK = 64  # tokens
 HEADER_BYTES = 4 << 20  # what is read of the first shard at once
+MAX_HEADER_BYTES = 64 << 20  # the largest vocabularies take a quarter of it
 StageProgress = Callable[[str, int, int, str], None]
 
 
@@ -78,6 +80,7 @@ class LoadedModel:
     bos_text: str
     token_bytes: list[bytes]
     file_bytes: int
+    prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         """Token ids of a conversation, ready for the assistant's turn."""
@@ -88,8 +91,9 @@ class LoadedModel:
         return ids
 
     def close(self) -> None:
-        """Free the device's buffers."""
+        """Free the device's buffers and the tokenizer."""
         self.device.close()
+        self.encoder.close()
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ class _Manifest:
 async def load(host: Host, config: LoadConfig, progress: StageProgress) -> LoadedModel:
     """Load a model. On any error or cancellation nothing of it stays behind."""
     device: Device | None = None
+    encoder: Encoder | None = None
     try:
         manifest = _read_manifest(
             await host.open_shards(config.model, lambda n, of: progress("download", n, of, "bytes"))
@@ -123,7 +128,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             host.open_tokenizer(tokenizer),
             device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),
         )
-        await _warm_up(device)
+        sample = await _warm_up(host, device, context, progress)
         table = token_bytes(gguf.metadata)
         special = special_ids(gguf.metadata)
         tokens: list[str] = gguf.metadata["tokenizer.ggml.tokens"]
@@ -144,11 +149,14 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             bos_text=bos,
             token_bytes=table,
             file_bytes=manifest.size,
+            prefill_sample=sample,
         )
     except BaseException:
         host.cancel_shards()
         if device:
             device.close()
+        if encoder:
+            encoder.close()
         raise
 
 
@@ -173,26 +181,29 @@ def _read_manifest(text: str) -> _Manifest:
         raise OctavoError("manifest.invalid", f"The manifest cannot be read: {error!r}.") from error
     if not sizes or min(sizes) <= 0 or sum(sizes) != manifest.size:
         raise OctavoError("manifest.invalid", "The shards do not add up to the file's size.")
+    if any(size % 4 for size in sizes[:-1]):
+        raise OctavoError("manifest.invalid", "A shard's size is not a multiple of 4 bytes.")
     return manifest
 
 
 async def _read_first(host: Host, manifest: _Manifest) -> tuple[Any, GGUF]:
     """The first shard, and the header in it (and in the next ones, if it is very long)."""
     first = await host.read_shard(0)
-    count = min(HEADER_BYTES, manifest.shard_sizes[0])
-    head, index = host.head_of(first, count), 0
+    size = manifest.shard_sizes[0]
+    head, next_shard = host.head_of(first, min(HEADER_BYTES, size)), 1
     while True:
         try:
             return first, read_header(head, manifest.size)
-        except HeaderIncomplete:
-            if len(head) < manifest.shard_sizes[0]:
-                head = host.head_of(first, manifest.shard_sizes[0])
-            elif index + 1 < len(manifest.shard_sizes):
-                index += 1
-                shard = await host.read_shard(index)
-                head += host.head_of(shard, manifest.shard_sizes[index])
-            else:
-                raise OctavoError("gguf.truncated") from None
+        except HeaderIncomplete as incomplete:
+            if incomplete.needed > MAX_HEADER_BYTES:
+                raise OctavoError("gguf.invalid", "The header is larger than 64 MB.") from None
+            wanted = max(incomplete.needed, 2 * len(head))
+        if len(head) < size:
+            head = host.head_of(first, size)
+        while len(head) < min(wanted, manifest.size):
+            shard = await host.read_shard(next_shard)
+            head += host.head_of(shard, manifest.shard_sizes[next_shard])
+            next_shard += 1
 
 
 async def _upload(
@@ -222,9 +233,24 @@ async def _upload(
         progress("weights", done, manifest.size, "bytes")
 
 
-async def _warm_up(device: Device) -> None:
+async def _warm_up(
+    host: Host, device: Device, context: int, progress: StageProgress
+) -> tuple[int, float] | None:
     """Run every plan once: drivers finish their compilation at the first dispatch. What it writes
-    into KV block 0 is never read, as no sequence owns it yet."""
+    into KV block 0 is never read, as no sequence owns it yet. On a device with large chunks,
+    returns the tokens of one and the seconds it took."""
     device.write(STEP, StepRecord(position=0, num_tokens=1).pack())
     await device.run([PREFILL, HEAD], 1, 1, 0, 1)
+    progress("warmup", 1, 3, "steps")
     await device.run([DECODE], 1, 1, 1, 1)
+    progress("warmup", 2, 3, "steps")
+    sample = None
+    tokens = min(device.traits.chunk, context)
+    if tokens >= LARGE_CHUNK:
+        device.write(STEP, StepRecord(position=0, num_tokens=tokens).pack())
+        await device.run([PREFILL], tokens, 1, 0, 0)
+        started = host.now()
+        await device.run([PREFILL], tokens, 1, 0, 0)
+        sample = (tokens, host.now() - started)
+    progress("warmup", 3, 3, "steps")
+    return sample

@@ -8,6 +8,7 @@ from engine.session import Session
 
 PREFILL_SECONDS = 0.05  # stop is heard between chunks
 DECODE_SECONDS = 0.03  # and between bursts
+SMALLEST_CHUNK = 4  # the kernels without barriers take tokens by four
 MAX_BURST = 32
 
 
@@ -31,8 +32,8 @@ class Decode:
 class Pace:
     """How many units of work fit into a time, learned from what was measured.
 
-    The estimate follows slowly upwards and at once downwards, so that a slow step is not
-    repeated at the same size.
+    A step costs something however small it is, so a short one makes the device look slower than
+    it is: it may raise the size, but lowers it only if it alone took too long.
     """
 
     def __init__(self, seconds: float, smallest: int, largest: int) -> None:
@@ -44,7 +45,8 @@ class Pace:
     def measured(self, units: int, seconds: float) -> None:
         """``units`` took ``seconds``."""
         fitting = int(units * self._seconds / max(seconds, 1e-6))
-        self.size = max(self._smallest, min(self._largest, fitting, 2 * self.size))
+        if fitting > self.size or units >= self.size or seconds > self._seconds:
+            self.size = max(self._smallest, min(self._largest, fitting))
 
 
 class Scheduler:
@@ -52,7 +54,7 @@ class Scheduler:
 
     def __init__(self, chunk: int, context: int) -> None:
         self.context = context
-        self.prefill_pace = Pace(PREFILL_SECONDS, min(8, chunk), chunk)
+        self.prefill_pace = Pace(PREFILL_SECONDS, min(SMALLEST_CHUNK, chunk), chunk)
         self.decode_pace = Pace(DECODE_SECONDS, 1, MAX_BURST)
 
     def next_prefill(self, session: Session) -> Prefill:

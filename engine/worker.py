@@ -61,7 +61,10 @@ class Worker:
                 )
             self._reply(id, "result", value=await handler(id, message))
         except Exception as error:
-            self._reply(id, "error", error=as_octavo_error(error).to_wire())
+            failure = as_octavo_error(error)
+            if failure.code == "gpu.lost":
+                await self._engine.unload()  # its buffers are gone; a new load takes a new device
+            self._reply(id, "error", error=failure.to_wire())
 
     def _reply(self, id: Any, kind: str, **content: Any) -> None:
         self._post(json.dumps({"id": id, "kind": kind, **content}))

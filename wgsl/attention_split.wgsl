@@ -1,24 +1,51 @@
 // Decode attention, split over the context (flash-decoding): a workgroup takes one KV head and
-// one span of the context for all query heads that share it, TILE tokens at a time. It rotates
-// the queries itself; the workgroup whose span holds the new token also stores its K and V.
+// one span of the context for all query heads that share it, TILE tokens at a time, a lane each.
+// It rotates the queries itself; the workgroup whose span holds the new token stores its K and V.
 override SCALE: f32;
 
 const QUADS = HEAD_DIM / 4u;
 const PAIRS = HEAD_DIM / 2u;
-const LANES = WORKGROUP / PAIRS;  // lanes that share the values of one pair of elements
+const OCTETS = HEAD_DIM / 8u;
+const LANES = WORKGROUP / PAIRS;  // lanes that share the values of a pair of elements
+const LOWEST = -3.0e38;
 
 var<workgroup> query: array<vec4<f32>, GROUP * QUADS>;
+var<workgroup> new_k: array<u32, PAIRS>;
+var<workgroup> new_v: array<u32, PAIRS>;
 var<workgroup> weights: array<f32, GROUP * TILE>;
-var<workgroup> top: array<f32, GROUP>;
-var<workgroup> fade: array<f32, GROUP>;
-var<workgroup> total: array<f32, GROUP>;
-var<workgroup> partial: array<vec2<f32>, GROUP * WORKGROUP>;
+var<workgroup> scratch: array<f32, GROUP * TILE>;
+var<workgroup> values: array<vec2<f32>, WORKGROUP>;
 
 fn load4(head: u32, j: u32) -> vec4<f32> {
   let src = head * HEAD_DIM;
   let low = rope_low(j);
   let high = rope_high(j);
   return vec4<f32>(qkv[src + low], qkv[src + low + 1u], qkv[src + high], qkv[src + high + 1u]);
+}
+
+fn put_query(head: u32, at: u32, pair: vec2<f32>) {
+  let i = (head * HEAD_DIM + at) / 4u;
+  query[i][at % 4u] = pair.x;
+  query[i][at % 4u + 1u] = pair.y;
+}
+
+// The largest, or the sum, of every query head's row of `scratch`, for all lanes.
+fn reduce(lane: u32, largest: bool) -> array<f32, GROUP> {
+  workgroupBarrier();
+  for (var half = TILE / 2u; half > 0u; half /= 2u) {
+    if (lane < half) {
+      for (var g = 0u; g < GROUP; g++) {
+        let a = scratch[g * TILE + lane];
+        let b = scratch[g * TILE + lane + half];
+        scratch[g * TILE + lane] = select(a + b, max(a, b), largest);
+      }
+    }
+    workgroupBarrier();
+  }
+  var result: array<f32, GROUP>;
+  for (var g = 0u; g < GROUP; g++) { result[g] = scratch[g * TILE]; }
+  workgroupBarrier();
+  return result;
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -34,80 +61,82 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (var i = lane; i < GROUP * QUADS; i += WORKGROUP) {
     let j = i % QUADS;
     let r = rotate4(load4(kv_head * GROUP + i / QUADS, j), position, j) * SCALE;
-    let to = (i / QUADS) * HEAD_DIM;
-    query[(to + rope_low(j)) / 4u][rope_low(j) % 4u] = r.x;
-    query[(to + rope_low(j)) / 4u][rope_low(j) % 4u + 1u] = r.y;
-    query[(to + rope_high(j)) / 4u][rope_high(j) % 4u] = r.z;
-    query[(to + rope_high(j)) / 4u][rope_high(j) % 4u + 1u] = r.w;
+    put_query(i / QUADS, rope_low(j), r.xy);
+    put_query(i / QUADS, rope_high(j), r.zw);
   }
-  if (end == length && lane < QUADS) {
-    let to = paged(position, kv_head, 2u);
-    let low = rope_low(lane) / 2u;
-    let high = rope_high(lane) / 2u;
-    let k = rotate4(load4(KV_HEADS * GROUP + kv_head, lane), position, lane);
-    let v = load4(KV_HEADS * (GROUP + 1u) + kv_head, lane);
-    k_pool[to + low] = pack2x16float(k.xy);
-    k_pool[to + high] = pack2x16float(k.zw);
-    v_pool[to + low] = pack2x16float(v.xy);
-    v_pool[to + high] = pack2x16float(v.zw);
-  }
-  if (lane < GROUP) {
-    top[lane] = -3.0e38;
-    total[lane] = 0.0;
+  if (end == length) {
+    if (lane < QUADS) {
+      let k = rotate4(load4(KV_HEADS * GROUP + kv_head, lane), position, lane);
+      let v = load4(KV_HEADS * (GROUP + 1u) + kv_head, lane);
+      new_k[rope_low(lane) / 2u] = pack2x16float(k.xy);
+      new_k[rope_high(lane) / 2u] = pack2x16float(k.zw);
+      new_v[rope_low(lane) / 2u] = pack2x16float(v.xy);
+      new_v[rope_high(lane) / 2u] = pack2x16float(v.zw);
+    }
+    workgroupBarrier();
+    if (lane < OCTETS) {
+      let at = paged(position, kv_head, 8u) + lane;
+      let i = 4u * lane;
+      k_pool[at] = vec4<u32>(new_k[i], new_k[i + 1u], new_k[i + 2u], new_k[i + 3u]);
+      v_pool[at] = vec4<u32>(new_v[i], new_v[i + 1u], new_v[i + 2u], new_v[i + 3u]);
+    }
   }
   storageBarrier();
   workgroupBarrier();
 
+  let pair = lane % PAIRS;
   var acc: array<vec2<f32>, GROUP>;
+  var top: array<f32, GROUP>;
+  var total: array<f32, GROUP>;
+  for (var g = 0u; g < GROUP; g++) { top[g] = LOWEST; }
   for (var tile = start; tile < end; tile += TILE) {
-    for (var i = lane; i < TILE; i += WORKGROUP) {
-      // Zeroed by hand: SwiftShader does not renew a bare `var` in each round of a loop.
-      var score = array<f32, GROUP>();
-      if (tile + i < end) {
-        let at = paged(tile + i, kv_head, 2u);
-        for (var d = 0u; d < QUADS; d++) {
-          let k = vec4<f32>(unpack2x16float(k_pool[at + 2u * d]),
-                            unpack2x16float(k_pool[at + 2u * d + 1u]));
-          for (var g = 0u; g < GROUP; g++) { score[g] += dot(query[g * QUADS + d], k); }
+    // Zeroed by hand: SwiftShader does not renew a bare `var` in each round of a loop.
+    var score = array<f32, GROUP>();
+    let inside = tile + lane < end;
+    if (inside) {
+      let at = paged(tile + lane, kv_head, 8u);
+      for (var o = 0u; o < OCTETS; o++) {
+        let words = k_pool[at + o];
+        let a = vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
+        let b = vec4<f32>(unpack2x16float(words.z), unpack2x16float(words.w));
+        for (var g = 0u; g < GROUP; g++) {
+          let i = g * QUADS + 2u * o;
+          score[g] += dot(query[i], a) + dot(query[i + 1u], b);
         }
       }
-      for (var g = 0u; g < GROUP; g++) {
-        weights[g * TILE + i] = select(-3.0e38, score[g], tile + i < end);
-      }
+    }
+    for (var g = 0u; g < GROUP; g++) { scratch[g * TILE + lane] = select(LOWEST, score[g], inside); }
+    let tile_top = reduce(lane, true);
+    for (var g = 0u; g < GROUP; g++) {
+      let new_top = max(top[g], tile_top[g]);
+      let fade = exp(top[g] - new_top);
+      let weight = select(0.0, exp(score[g] - new_top), inside);
+      top[g] = new_top;
+      total[g] = total[g] * fade + weight;
+      acc[g] *= fade;
+      weights[g * TILE + lane] = weight;
     }
     workgroupBarrier();
-    if (lane < GROUP) {
-      var new_top = top[lane];
-      for (var i = 0u; i < TILE; i++) { new_top = max(new_top, weights[lane * TILE + i]); }
-      fade[lane] = exp(top[lane] - new_top);
-      top[lane] = new_top;
-    }
-    workgroupBarrier();
-    for (var i = lane; i < GROUP * TILE; i += WORKGROUP) {
-      weights[i] = exp(weights[i] - top[i / TILE]);
-    }
-    workgroupBarrier();
-    if (lane < GROUP) {
-      var sum = 0.0;
-      for (var i = 0u; i < TILE; i++) { sum += weights[lane * TILE + i]; }
-      total[lane] = total[lane] * fade[lane] + sum;
-    }
-    for (var g = 0u; g < GROUP; g++) { acc[g] *= fade[g]; }
     for (var i = lane / PAIRS; i < min(TILE, end - tile); i += LANES) {
-      let v = unpack2x16float(v_pool[paged(tile + i, kv_head, 2u) + lane % PAIRS]);
+      let at = paged(tile + i, kv_head, 8u) + pair / 4u;
+      let v = unpack2x16float(v_pool[at][pair % 4u]);
       for (var g = 0u; g < GROUP; g++) { acc[g] += weights[g * TILE + i] * v; }
     }
     workgroupBarrier();
   }
 
-  for (var g = 0u; g < GROUP; g++) { partial[g * WORKGROUP + lane] = acc[g]; }
-  workgroupBarrier();
-  for (var i = lane; i < GROUP * PAIRS; i += WORKGROUP) {
-    let g = i / PAIRS;
-    var sum = vec2<f32>(0.0);
-    for (var s = 0u; s < LANES; s++) { sum += partial[g * WORKGROUP + s * PAIRS + i % PAIRS]; }
+  for (var g = 0u; g < GROUP; g++) { scratch[g * TILE + lane] = total[g]; }
+  let sums = reduce(lane, false);
+  for (var g = 0u; g < GROUP; g++) {
     let head = kv_head * GROUP + g;
-    parts[(head * SPLITS + group.y) * PAIRS + i % PAIRS] = sum;
-    if (i % PAIRS == 0u) { stats[head * SPLITS + group.y] = vec2<f32>(top[g], total[g]); }
+    values[lane] = acc[g];
+    workgroupBarrier();
+    if (lane < PAIRS) {
+      var sum = vec2<f32>(0.0);
+      for (var s = 0u; s < LANES; s++) { sum += values[s * PAIRS + lane]; }
+      parts[(head * SPLITS + group.y) * PAIRS + lane] = sum;
+    }
+    if (lane == 0u) { stats[head * SPLITS + group.y] = vec2<f32>(top[g], sums[g]); }
+    workgroupBarrier();
   }
 }

@@ -36,7 +36,10 @@ export class Gpu {
   /** The adapter and device of this worker, or null where there is none. Asked for once.
    * @returns {Promise<Gpu | null>} */
   static request() {
-    Gpu.#request ??= Gpu.#open();
+    Gpu.#request ??= Gpu.#open().catch((error) => {
+      Gpu.#request = null;
+      throw new GpuError("gpu.unavailable", `The GPU gives no device: ${error.message}`);
+    });
     return Gpu.#request;
   }
 
@@ -83,6 +86,7 @@ export class Gpu {
     this.submits = 0;
     /** @type {string | null} */
     this.failure = null;
+    this.epoch = 0; // counts `clear`: what began before it must not touch what came after
     device.addEventListener("uncapturederror", (event) => {
       this.failure ??= event.error.message;
     });
@@ -187,6 +191,7 @@ export class Gpu {
    * @param {string} json Wire @param {(done: number, total: number) => void} [progress] */
   async compile(json, progress) {
     const wire = /** @type {Wire} */ (JSON.parse(json));
+    const { epoch } = this;
     let done = 0;
     const pipelines = await Promise.all(
       wire.pipelines.map(async (p) => {
@@ -195,6 +200,7 @@ export class Gpu {
         return pipeline;
       }),
     );
+    this.#same(epoch);
     /** @type {Map<string, GPUBindGroup>} */
     const groups = new Map();
     for (const [name, dispatches] of Object.entries(wire.plans)) {
@@ -209,6 +215,11 @@ export class Gpu {
         }),
       );
     }
+  }
+
+  /** Throws if the buffers of `epoch` are gone. @param {number} epoch */
+  #same(epoch) {
+    if (epoch !== this.epoch) throw new GpuError("request.cancelled", "The model was unloaded.");
   }
 
   /** @param {GPUBindGroupLayout} layout @param {string[]} names */
@@ -226,7 +237,7 @@ export class Gpu {
    * @returns {Promise<Uint32Array>} */
   run(names, tokens, repeat, first, count) {
     const started = performance.now();
-    const plans = names.split(",").map((name) => this.plans.get(name) ?? []);
+    const plans = names.split(",").map((name) => this.#plan(name));
     const reader = count ? this.#reader() : null;
     for (let i = 0; i < repeat; i++) {
       const encoder = this.device.createCommandEncoder();
@@ -241,6 +252,13 @@ export class Gpu {
     this.submits += repeat;
     this.encodeMs += performance.now() - started;
     return this.#settle(reader ? this.#ids(reader, first, count) : this.#idle());
+  }
+
+  /** @param {string} name @returns {Dispatch[]} */
+  #plan(name) {
+    const plan = this.plans.get(name);
+    if (!plan) throw new GpuError("internal", `There is no plan ${name}.`);
+    return plan;
   }
 
   /** @param {GPUComputePassEncoder} pass @param {Dispatch[]} plan @param {number} tokens */
@@ -258,7 +276,7 @@ export class Gpu {
    * of its own, so that only their proportions are true. Empty without timestamp queries.
    * @param {string} name @param {number} tokens @returns {Promise<string>} */
   async profile(name, tokens) {
-    const plan = this.plans.get(name) ?? [];
+    const plan = this.#plan(name);
     if (!this.device.features.has("timestamp-query")) return "[]";
     const querySet = this.device.createQuerySet({ type: "timestamp", count: 2 * plan.length });
     const usage = GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC;
@@ -309,11 +327,18 @@ export class Gpu {
     return new Uint32Array();
   }
 
-  /** @template T @param {Promise<T>} promise @returns {Promise<T>} */
+  /** Waits for the GPU, and turns what went wrong on it into an error.
+   * @template T @param {Promise<T>} promise @returns {Promise<T>} */
   async #settle(promise) {
-    const value = await Promise.race([promise, this.lost]);
+    const value = await Promise.race([promise, this.lost]).catch(async (error) => {
+      // A lost device also breaks off what waits for it, and may say so first.
+      await Promise.race([this.lost, new Promise((resolve) => setTimeout(resolve, 50))]);
+      throw error;
+    });
     if (this.failure) {
       const message = this.failure;
+      // One bad command can be reported more than once; the next call is not to blame.
+      await this.device.queue.onSubmittedWorkDone();
       this.failure = null;
       throw new GpuError("internal", `The GPU refused a command: ${message}`);
     }
@@ -342,17 +367,19 @@ export class Gpu {
   async upload(bytes, carry, jobsJson, kernelsJson) {
     const jobs = /** @type {WireJob[]} */ (JSON.parse(jobsJson));
     const kernels = /** @type {Record<string, WirePipeline>} */ (JSON.parse(kernelsJson));
-    const size = CARRY + Math.ceil(bytes.length / 4) * 4;
-    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
-    const raw = this.device.createBuffer({ label: "shard", size, usage, mappedAtCreation: true });
-    new Uint8Array(raw.getMappedRange()).set(bytes, CARRY);
-    raw.unmap();
+    const { epoch } = this;
     const repacks = await Promise.all(
       jobs.filter((job) => job.repack).map(async (job) => {
         const kernel = kernels[job.repack];
         return { job, kernel, pipeline: await this.#pipeline(kernel.code, kernel) };
       }),
     );
+    this.#same(epoch);
+    const size = CARRY + Math.ceil(bytes.length / 4) * 4;
+    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
+    const raw = this.device.createBuffer({ label: "shard", size, usage, mappedAtCreation: true });
+    new Uint8Array(raw.getMappedRange()).set(bytes, CARRY);
+    raw.unmap();
     const encoder = this.device.createCommandEncoder();
     const previous = this.previousShard;
     if (previous) encoder.copyBufferToBuffer(previous, previous.size - CARRY, raw, 0, CARRY);
@@ -398,6 +425,8 @@ export class Gpu {
     for (const buffer of [...this.buffers.values(), ...this.readers]) buffer.destroy();
     this.previousShard?.destroy();
     this.previousShard = null;
+    this.epoch++;
+    this.failure = null;
     this.buffers.clear();
     this.bytesByLabel.clear();
     this.plans.clear();

@@ -20,13 +20,18 @@ ARCHITECTURES: dict[str, type[Model]] = {
 def open_model(gguf: GGUF) -> Model:
     """The model in a GGUF file; OctavoError model.architecture if its kind is not known."""
     name = gguf.metadata.get("general.architecture")
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise OctavoError(
             "model.architecture",
             f"The architecture {name!r} is not supported.",
             f"Supported: {', '.join(ARCHITECTURES)}.",
         )
-    return ARCHITECTURES[name](gguf)
+    model = ARCHITECTURES[name](gguf)
+    unused = set(gguf.tensors) - {source for w in model.weights() for source in w.sources}
+    if unused:
+        # A tensor left out would mean wrong answers, and nobody would notice.
+        raise OctavoError("model.tensor", f"{name} has no use for the tensor {min(unused)}.")
+    return model
 
 
 __all__ = ["ARCHITECTURES", "Model", "ModelConfig", "open_model"]

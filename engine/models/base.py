@@ -55,6 +55,10 @@ class Model(Protocol):
 
     def __init__(self, gguf: GGUF) -> None: ...
 
+    def weights(self) -> list[Weight]:
+        """All weights of the model."""
+        ...
+
     def layers(self, b: PlanBuilder, tokens: Tensor, kv: KVLayout) -> Tensor:
         """Append embedding and all layers."""
         ...
@@ -80,10 +84,10 @@ def positive(metadata: Mapping[str, Any], key: str, default: int | None = None) 
 
 
 def number(metadata: Mapping[str, Any], key: str, default: float) -> float:
-    """A metadata value that must be a number, or OctavoError gguf.invalid."""
+    """A metadata value that must be a positive number, or OctavoError gguf.invalid."""
     value = metadata.get(key, default)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise OctavoError("gguf.invalid", f"{key} should be a number, not {value!r}.")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
+        raise OctavoError("gguf.invalid", f"{key} should be a number above 0, not {value!r}.")
     return float(value)
 
 
@@ -91,6 +95,9 @@ def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
     """The configuration that Llama-like models keep in their metadata."""
     meta = gguf.metadata
     arch = str(required(meta, "general.architecture"))
+    scaling = meta.get(f"{arch}.rope.scaling.type", "none")
+    if scaling != "none":
+        raise OctavoError("model.architecture", f"Rope scaling {scaling!r} is not supported.")
     hidden = positive(meta, f"{arch}.embedding_length")
     q_heads = positive(meta, f"{arch}.attention.head_count")
     kv_heads = positive(meta, f"{arch}.attention.head_count_kv", q_heads)
@@ -99,6 +106,12 @@ def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
         raise OctavoError(
             "gguf.invalid", f"{q_heads} heads of {head_dim} cannot share {kv_heads} KV heads."
         )
+    if positive(meta, f"{arch}.rope.dimension_count", head_dim) != head_dim:
+        raise OctavoError("model.architecture", "Rope over a part of a head is not supported.")
+    tokens = required(meta, "tokenizer.ggml.tokens")
+    if not isinstance(tokens, list):
+        raise OctavoError("gguf.invalid", "tokenizer.ggml.tokens should be a list.")
+    context = positive(meta, f"{arch}.context_length")
     return ModelConfig(
         architecture=arch,
         name=str(meta.get("general.name", arch)),
@@ -108,8 +121,9 @@ def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
         q_heads=q_heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        vocab=len(required(meta, "tokenizer.ggml.tokens")),
-        context=positive(meta, f"{arch}.context_length"),
+        vocab=len(tokens),
+        # Within its window, a model with sliding-window attention attends to everything.
+        context=min(context, positive(meta, f"{arch}.attention.sliding_window", context)),
         rope_base=number(meta, f"{arch}.rope.freq_base", 10000.0),
         eps=number(meta, f"{arch}.attention.layer_norm_rms_epsilon", 1e-5),
         parameters=sum(prod(t.shape) for t in gguf.tensors.values()),
@@ -119,7 +133,7 @@ def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
 
 def weight(gguf: GGUF, source: str, *shape: int) -> Weight:
     """The weight in one GGUF tensor."""
-    return make_weight(source, shape, check_sources(gguf, source, shape).quant, (source,))
+    return stacked(gguf, source, {source: shape[0]}, *shape[1:])
 
 
 def stacked(gguf: GGUF, name: str, parts: Mapping[str, int], *row: int) -> Weight:
@@ -130,4 +144,6 @@ def stacked(gguf: GGUF, name: str, parts: Mapping[str, int], *row: int) -> Weigh
         raise OctavoError(
             "model.quantization", f"{name}: parts are quantized differently ({sorted(quants)})."
         )
+    if not row and quants != {"F32"}:
+        raise OctavoError("model.quantization", f"{name}: a vector should be F32, not {quants}.")
     return make_weight(name, (sum(parts.values()), *row), quants.pop(), tuple(parts))

@@ -60,6 +60,15 @@ class Llama:
             down=weight(gguf, f"{at}.ffn_down.weight", c.hidden, c.ffn),
         )
 
+    def weights(self) -> list[Weight]:
+        """All weights of the model."""
+        found = [self._embedding, self._norm.gain, self._output]
+        for layer in self._layers:
+            found += [layer.attn_norm.gain, layer.qkv, layer.out, layer.ffn_norm.gain]
+            found += [layer.gate_up, layer.down]
+            found += [layer.qkv_bias] if layer.qkv_bias else []
+        return found
+
     def layers(self, b: PlanBuilder, tokens: Tensor, kv: KVLayout) -> Tensor:
         """Ids (M,) to hidden states (M, hidden) before the final norm."""
         x = ops.embed(b, tokens, self._embedding)

@@ -13,7 +13,8 @@ from engine.shaders import Shader, Slot
 
 KV_BLOCK = 16  # tokens in a physical block
 SPLITS = 32  # most spans a context is split into
-TILE = 64  # tokens of a span that are handled at a time
+SPLIT_WORKGROUP = 128  # lanes of attention_split, and tokens it handles at a time
+TILE_WORKGROUP = 128  # lanes of attention_tile
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,13 @@ def attention(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int) -> Tensor:
     """Rotate, store K and V, attend: qkv (M, (q_heads + 2 kv_heads) * head_dim) f32 ->
     (M, q_heads * head_dim) f32. Token i of the step sits at step.position + i."""
     y = b.activation("attention", qkv.shape[0], kv.q_heads * kv.head_dim)
-    if b.traits.kind != "cpu" and b.tokens == 1 and b.traits.barriers:
+    barriers = b.traits.barriers and b.traits.kind != "cpu"
+    if b.tokens == 1 and barriers and _split_fits(b, kv):
         _split(b, qkv, kv, layer, y)
     else:
         q = _rope_store(b, qkv, kv, layer)
-        shader, grid = _tile(b, kv) if b.traits.barriers and b.tokens > 1 else _rows(b, kv)
+        tiled = barriers and b.tokens > 1 and _tile_fits(b, kv)
+        shader, grid = _tile(b, kv) if tiled else _rows(b, kv)
         _attend(b, q, kv, layer, y, shader, grid)
     return y
 
@@ -145,19 +148,31 @@ def _rows(b: PlanBuilder, kv: KVLayout) -> tuple[Shader, Grid]:
     return shader, Grid(ceil(kv.q_heads / workgroup), tokens=1 if b.tokens > 1 else 0)
 
 
+def _tile_lanes(b: PlanBuilder, kv: KVLayout) -> int:
+    """Lanes that share a row of attention_tile: each takes whole quads of elements."""
+    return 4 if b.traits.subgroup >= 4 and kv.head_dim % 16 == 0 else 1
+
+
+def _tile_size(kv: KVLayout) -> int:
+    """Keys of a tile: f32 keys and values in the 16 KB that every adapter has, by eights."""
+    return min(64, 16384 // 8 // kv.head_dim // 8 * 8)
+
+
+def _tile_fits(b: PlanBuilder, kv: KVLayout) -> bool:
+    """Whether a tile has keys, and all heads of a group find a row in a workgroup."""
+    return _tile_size(kv) > 0 and kv.group <= TILE_WORKGROUP // _tile_lanes(b, kv)
+
+
 def _tile(b: PlanBuilder, kv: KVLayout) -> tuple[Shader, Grid]:
     """Keys and values through workgroup memory, shared by the rows of a workgroup."""
-    workgroup = 128
-    lanes = 4 if b.traits.subgroup >= 4 else 1
-    tokens = max(1, workgroup // lanes // kv.group)
-    # Keys and values of a tile, f32, in the 16 KB that every adapter has.
-    tile = min(TILE, 16384 // 8 // kv.head_dim)
-    sizes = {"GROUP": kv.group, "LANES": lanes, "TOKENS": tokens, "TILE": tile}
+    lanes = _tile_lanes(b, kv)
+    tokens = TILE_WORKGROUP // lanes // kv.group
+    sizes = {"GROUP": kv.group, "LANES": lanes, "TOKENS": tokens, "TILE": _tile_size(kv)}
     shader = Shader(
         "attention_tile",
         _ATTEND_SLOTS,
         lib=("step", "paged", "lanes_sum_subgroup" if lanes > 1 else "lanes_sum_alone"),
-        consts={**_consts(kv, workgroup), **sizes},
+        consts={**_consts(kv, TILE_WORKGROUP), **sizes},
         overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale},
         enable=("subgroups",) if lanes > 1 else (),
     )
@@ -183,12 +198,19 @@ def _attend(
     b.call(Call("attention", args, ("y",), reference, shader, grid))
 
 
+def _split_fits(b: PlanBuilder, kv: KVLayout) -> bool:
+    """Whether attention_split has a lane for each pair of a head, and memory for queries, scores
+    (twice), sums of values, new K and V."""
+    queries, scores = kv.group * kv.head_dim, 2 * kv.group * SPLIT_WORKGROUP
+    nbytes = 4 * (queries + scores + 2 * SPLIT_WORKGROUP + kv.head_dim)
+    return kv.head_dim // 2 <= SPLIT_WORKGROUP and nbytes <= b.traits.workgroup_bytes
+
+
 def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
     pairs = kv.head_dim // 2
     parts = b.activation("parts", kv.q_heads, SPLITS, kv.head_dim)
     stats = b.activation("stats", kv.q_heads, SPLITS, 2)
-    workgroup = max(64, pairs)
-    sizes = {"SPLITS": SPLITS, "TILE": TILE}
+    sizes = {"SPLITS": SPLITS, "TILE": SPLIT_WORKGROUP}
     shader = Shader(
         "attention_split",
         (
@@ -196,13 +218,13 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> 
             _TABLE,
             _ROPE,
             Slot("qkv", "array<f32>"),
-            Slot("k_pool", "array<u32>", "read_write"),
-            Slot("v_pool", "array<u32>", "read_write"),
+            Slot("k_pool", "array<vec4<u32>>", "read_write"),
+            Slot("v_pool", "array<vec4<u32>>", "read_write"),
             Slot("parts", "array<vec2<f32>>", "read_write"),
             Slot("stats", "array<vec2<f32>>", "read_write"),
         ),
         lib=("step", "rope", "paged", "span"),
-        consts={**_consts(kv, workgroup), "GROUP": kv.group, **sizes},
+        consts={**_consts(kv, SPLIT_WORKGROUP), "GROUP": kv.group, **sizes},
         overrides={"SCALE": kv.scale, "HALVES": int(kv.halves)},
     )
     args = {

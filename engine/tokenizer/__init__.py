@@ -15,3 +15,7 @@ class Encoder(Protocol):
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text``; control tokens written out in it become their single id."""
         ...
+
+    def close(self) -> None:
+        """Free what the tokenizer holds; it cannot encode any more."""
+        ...

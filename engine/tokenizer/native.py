@@ -22,6 +22,9 @@ class _NativeEncoder:
         ids: list[int] = self._tokenizer.encode(valid, add_special_tokens=False).ids
         return ids
 
+    def close(self) -> None:
+        pass
+
 
 def open_native(json_text: str) -> Encoder:
     """An encoder from a ``tokenizer.json``; raises tokenizer.unsupported when it is not one."""

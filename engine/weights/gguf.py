@@ -293,9 +293,9 @@ def _read_numbers(cursor: _Cursor, kind: Struct, count: int) -> list[Any]:
 
 def _alignment(metadata: dict[str, Any]) -> int:
     value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    power_of_two = type(value) is int and 0 < value <= MAX_ALIGNMENT and value & (value - 1) == 0
+    power_of_two = type(value) is int and 8 <= value <= MAX_ALIGNMENT and value & (value - 1) == 0
     if not power_of_two:
-        _invalid(f"The alignment {value!r} is not a power of two up to {MAX_ALIGNMENT}.")
+        _invalid(f"The alignment {value!r} is not a power of two from 8 to {MAX_ALIGNMENT}.")
     return int(value)
 
 

@@ -163,7 +163,7 @@ def test_stop_in_prefill() -> None:
         prompt = golden("tiny")["prompts"][3]
         answer = await complete(engine, prompt["prompt_ids"], max_tokens=50)
         assert (answer.ids, answer.finish_reason) == ([], "cancelled")
-        assert engine.status()["kv"]["cached_tokens"] == 8, "one chunk was computed, and is kept"
+        assert engine.status()["kv"]["cached_tokens"] == 4, "one chunk was computed, and is kept"
         device.run = run  # type: ignore[method-assign]
         assert (await complete(engine, prompt["prompt_ids"], max_tokens=50)).ids == prompt["ids"][
             :50
@@ -297,6 +297,104 @@ def test_stopping_a_load_leaves_nothing() -> None:
         assert caught.value.code == "request.cancelled"
         assert host.cancelled
         assert engine.status() == {"state": "empty"}
+
+    asyncio.run(run())
+
+
+def test_two_loads_at_once() -> None:
+    """The second is refused, also while the first still waits for an answer to end."""
+
+    async def run() -> None:
+        engine = await loaded()
+        answer = asyncio.ensure_future(chat(engine, CHAT, max_tokens=400))
+        await asyncio.sleep(0)
+        loads = [
+            asyncio.ensure_future(engine.load(LoadConfig(context=512), lambda *_: None))
+            for _ in range(2)
+        ]
+        outcomes = await asyncio.gather(*loads, return_exceptions=True)
+        assert [getattr(o, "code", "loaded") for o in outcomes] == ["loaded", "engine.busy"]
+        assert (await answer).finish_reason == "cancelled"
+        again = await chat(engine, CHAT, max_tokens=9)
+        assert again.ids == golden("tiny")["prompts"][1]["ids"][:9]
+
+    asyncio.run(run())
+
+
+def test_a_load_that_waits_for_an_answer_can_be_stopped() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        answer = asyncio.ensure_future(chat(engine, CHAT, max_tokens=400))
+        await asyncio.sleep(0)
+        load = asyncio.ensure_future(engine.load(LoadConfig(), lambda *_: None))
+        await asyncio.sleep(0)
+        assert engine.stop()
+        with pytest.raises(OctavoError) as caught:
+            await load
+        assert caught.value.code == "request.cancelled"
+        await answer
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("change", ["reset", "unload"])
+def test_no_answer_begins_in_the_middle_of_a_change(change: str) -> None:
+    """Answers are queued all around a reset or an unload; none of them sees half of it."""
+
+    async def run() -> None:
+        engine = await loaded()
+        tasks = [asyncio.ensure_future(chat(engine, CHAT, max_tokens=30)) for _ in range(3)]
+        for _ in range(40):
+            await asyncio.sleep(0)
+            tasks.append(asyncio.ensure_future(getattr(engine, change)()))
+            tasks.append(asyncio.ensure_future(chat(engine, CHAT, max_tokens=30)))
+        want = golden("tiny")["prompts"][1]["ids"]
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Answer):
+                assert outcome.ids == want[: len(outcome.ids)]
+            elif outcome is not None:
+                assert isinstance(outcome, OctavoError)
+                assert outcome.code in ("engine.busy", "engine.not_loaded")
+        await engine.reset()
+        kv = engine.status().get("kv", {})
+        assert kv.get("free_blocks") == kv.get("num_blocks")
+
+    asyncio.run(run())
+
+
+def test_a_device_that_fails_leaves_the_engine_usable() -> None:
+    async def run(failing_run: int) -> None:
+        device = CpuDevice()
+        engine = await loaded(device=device)
+        scheduler = engine._scheduler
+        assert scheduler
+        scheduler.decode_pace.size = 8  # two bursts in flight
+        good, count = device.run, 0
+
+        def sometimes(*args: Any) -> Awaitable[list[int]]:
+            nonlocal count
+            count += 1
+            if count == failing_run:
+                raise RuntimeError("the device broke")
+            return good(*args)
+
+        device.run = sometimes  # type: ignore[method-assign,assignment]
+        with pytest.raises(RuntimeError):
+            await chat(engine, CHAT, max_tokens=100)
+        assert engine.state == "ready"
+        answer = await chat(engine, CHAT, max_tokens=9)
+        assert answer.ids == golden("tiny")["prompts"][1]["ids"][:9]
+
+    for failing_run in range(1, 8):
+        asyncio.run(run(failing_run))
+
+
+def test_an_empty_prompt() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        with pytest.raises(OctavoError) as caught:
+            await complete(engine, [])
+        assert caught.value.code == "prompt.empty"
 
     asyncio.run(run())
 

@@ -20,7 +20,9 @@ from engine.browser import as_octavo_error
 from engine.config import LoadConfig
 from engine.engine import Engine
 from engine.errors import CODES, OctavoError
+from engine.models import open_model
 from engine.plan import Tensor
+from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
 from engine.weights.quants import QUANTS, dequantize, make_weight
 from tests.conftest import ROOT
@@ -115,6 +117,7 @@ def with_type(name: bytes, kind: int) -> Callable[[bytes], bytes]:
         (with_type(b"blk.0.attn_norm.weight", 30), "model.quantization", "BF16"),
         (renamed(b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight"), "model.tensor", "ffn_up"),
         (renamed(b"smollm", b"smellm"), "tokenizer.unsupported", "smellm"),
+        (with_type(b"blk.0.attn_norm.weight", 1), "model.quantization", "F32"),
     ],
 )  # fmt: skip
 def test_files_that_cannot_be_loaded(
@@ -131,6 +134,48 @@ def test_files_that_cannot_be_loaded(
         engine._host = NativeHost(TINY)
         await engine.load(LoadConfig(), lambda *_: None)
         assert engine.state == "ready"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("llama.rope.freq_base", -1.0, "gguf.invalid"),
+        ("llama.rope.freq_base", "fast", "gguf.invalid"),
+        ("llama.block_count", True, "gguf.invalid"),
+        ("llama.embedding_length", 0, "gguf.invalid"),
+        ("llama.rope.scaling.type", "yarn", "model.architecture"),
+        ("llama.rope.dimension_count", 8, "model.architecture"),
+        ("llama.attention.head_count_kv", 3, "gguf.invalid"),
+        ("general.architecture", ["llama"], "model.architecture"),
+        ("tokenizer.ggml.tokens", 7, "gguf.invalid"),
+    ],
+)
+def test_metadata_that_makes_no_model(key: str, value: object, code: str) -> None:
+    data = TINY.read_bytes()
+    good = read_header(data, len(data))
+    with pytest.raises(OctavoError) as caught:
+        open_model(replace(good, metadata={**good.metadata, key: value}))
+    assert caught.value.code == code
+
+
+def test_a_tensor_nobody_uses_is_no_detail() -> None:
+    data = TINY.read_bytes()
+    good = read_header(data, len(data))
+    extra = replace(good.tensors["output_norm.weight"], name="rope_freqs.weight")
+    with pytest.raises(OctavoError) as caught:
+        open_model(replace(good, tensors={**good.tensors, extra.name: extra}))
+    assert caught.value.code == "model.tensor"
+    assert "rope_freqs" in caught.value.message
+
+
+def test_shards_of_odd_sizes_are_refused() -> None:
+    async def run() -> None:
+        engine = Engine(NativeHost(TINY, shard_size=4098))
+        with pytest.raises(OctavoError) as caught:
+            await engine.load(LoadConfig(), lambda *_: None)
+        assert caught.value.code == "manifest.invalid"
 
     asyncio.run(run())
 
@@ -167,7 +212,7 @@ def test_traits_of_adapters() -> None:
         "workgroup_bytes": 1,
     }
     real = traits_of(description, "auto")
-    assert (real.subgroup, real.barriers, real.activations) == (32, True, "f32")
+    assert (real.subgroup, real.barriers, real.activations) == (32, True, "q16")
     assert traits_of(description | {"subgroup": 4}, "auto").subgroup == 0
     soft = traits_of(description | {"software": True, "subgroup": 4}, "auto")
     assert (soft.subgroup, soft.barriers, soft.activations) == (0, False, "q16")

@@ -73,14 +73,19 @@ def test_a_full_pool_says_so() -> None:
 def test_pace_finds_the_size_that_fits() -> None:
     pace = Pace(0.05, 8, 256)
     assert pace.size == 8
-    pace.measured(8, 0.004)  # 100 would fit, but it grows at most twofold
-    assert pace.size == 16
-    pace.measured(16, 0.008)
-    assert pace.size == 32
-    pace.measured(32, 1.6)
+    pace.measured(8, 0.004)
+    assert pace.size == 100
+    pace.measured(3, 0.004)  # a short step says little: 37 would fit by it
+    assert pace.size == 100
+    pace.measured(100, 0.04)
+    assert pace.size == 125
+    pace.measured(125, 0.1)
+    assert pace.size == 62
+    pace.measured(20, 0.1)  # short and too slow all the same
+    assert pace.size == 10
+    pace.measured(10, 9.0)
     assert pace.size == 8
-    for _ in range(9):
-        pace.measured(pace.size, pace.size * 1e-5)
+    pace.measured(8, 1e-5)
     assert pace.size == 256
 
 
@@ -88,14 +93,13 @@ def test_prefill_in_chunks_then_decode_in_bursts() -> None:
     scheduler = Scheduler(chunk=16, context=64)
     session = Session(BlockPool(4))
     session.prompt(list(range(20)))
-    assert scheduler.next_prefill(session) == Prefill(0, 8, False)
-    session.num_cached = 8
-    scheduler.prefill_pace.measured(8, 0.001)
-    assert scheduler.next_prefill(session) == Prefill(8, 12, True)
+    assert scheduler.next_prefill(session) == Prefill(0, 4, False)
+    session.num_cached = 4
+    scheduler.prefill_pace.measured(4, 0.001)
+    assert scheduler.next_prefill(session) == Prefill(4, 16, True)
     assert scheduler.next_decode(20, 5) == Decode(20, 1)
     assert scheduler.depth == 1
     scheduler.decode_pace.measured(1, 0.001)
-    scheduler.decode_pace.measured(2, 0.001)
     assert scheduler.depth == 2
     assert scheduler.next_decode(20, 3) == Decode(20, 3)
     assert scheduler.next_decode(62, 30) == Decode(62, 2)

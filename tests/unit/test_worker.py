@@ -60,6 +60,7 @@ def test_load_generate_status_unload() -> None:
             "device",
             "compile",
             "weights",
+            "warmup",
         ]
         id = client.send("generate", messages=HELLO, max_tokens=30)
         value = (await client.ended(id))["value"]
@@ -97,6 +98,7 @@ def test_load_generate_status_unload() -> None:
         ("load", {"context": 3}, "request.invalid"),
         ("load", {"model": 5}, "request.invalid"),
         ("measure", {"prefill": "many"}, "request.invalid"),
+        ("measure", {"prefill": 5, "context": 500, "steps": 20}, "request.invalid"),
     ],
 )
 def test_bad_requests(kind: Any, content: dict[str, Any], code: str) -> None:
