@@ -101,15 +101,16 @@ class Engine:
     async def load(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
         """Load a model in place of the one that is there. OctavoError request.cancelled if
         stopped; engine.busy while another one loads."""
-        if self._loading:
+        if self._loading and not self._loading.cancelling():
             raise OctavoError("engine.busy", "A model is already being loaded.")
-        self._loading = asyncio.ensure_future(self._replace(config, progress))
+        task = self._loading = asyncio.ensure_future(self._replace(config, progress))
         try:
-            return await self._loading
+            return await task
         except asyncio.CancelledError:
             raise OctavoError("request.cancelled", "Loading was stopped.") from None
         finally:
-            self._loading = None
+            if self._loading is task:
+                self._loading = None
 
     async def _replace(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
         async with self._changing:

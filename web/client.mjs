@@ -102,8 +102,10 @@ export class Octavo {
   #nextId = 1;
   #workerUrl;
   #defaults;
-  /** @type {Promise<LoadResult> | null} */
-  #loading = null;
+  /** Loads that have not ended. @type {Set<Promise<LoadResult>>} */
+  #loads = new Set();
+  /** One for each answer that waits for a load: ends it. @type {Set<AbortController>} */
+  #waiting = new Set();
   #modelName = "";
   #closed = false;
 
@@ -137,38 +139,43 @@ export class Octavo {
       this.#modelName = result.model.name;
       return result;
     });
-    this.#loading = loading;
+    this.#loads.add(loading);
     loading.then(
-      () => this.#loaded(loading),
+      () => this.#loads.delete(loading),
       (error) => {
-        this.#loaded(loading);
+        this.#loads.delete(loading);
         if (error.code === "internal") this.#end(error); // the next load starts a fresh worker
       },
     );
     return loading;
   }
 
-  /** @param {Promise<LoadResult>} loading that has ended */
-  #loaded(loading) {
-    if (this.#loading === loading) this.#loading = null;
-  }
-
   /**
-   * Ends the answer (or the load) that is running.
+   * Ends the load or the answer that is running, and answers that wait for a load.
    *
    * @returns {Promise<{stopped: boolean}>}
    */
-  stop() {
-    return this.#request("stop");
+  async stop() {
+    const cancelled = this.#cancelWaiting();
+    const { stopped } = await this.#request("stop");
+    return { stopped: stopped || cancelled };
   }
 
   /**
-   * Forgets the conversation; stops first.
+   * Forgets the conversation; ends answers first.
    *
    * @returns {Promise<{}>}
    */
   reset() {
+    this.#cancelWaiting();
     return this.#request("reset");
+  }
+
+  /** True if any answer waited for a load. */
+  #cancelWaiting() {
+    const waiting = [...this.#waiting];
+    waiting.forEach((answer) => answer.abort());
+    return waiting.length > 0;
   }
 
   /** @returns {Promise<Status>} */
@@ -192,6 +199,7 @@ export class Octavo {
    * @returns {Promise<{}>}
    */
   unload() {
+    this.#cancelWaiting();
     return this.#request("unload");
   }
 
@@ -297,32 +305,24 @@ export class Octavo {
    */
   #stream(options) {
     const abort = new AbortController();
-    const chunks = this.#chunks(options, abort);
+    const signal = options.signal ? AbortSignal.any([options.signal, abort.signal]) : abort.signal;
+    const arrivals = new Arrivals();
+    // sent now, not when the loop begins: a stop() after this line must find it
+    arrivals.follow(this.#generate({ ...options, signal }, (delta) => arrivals.push(delta)));
+    const chunks = this.#chunks(arrivals, abort);
     return Object.assign(Promise.resolve(new Stream(chunks, abort)), {
       [Symbol.asyncIterator]: () => chunks,
     });
   }
 
   /**
-   * @param {CompletionOptions} options
+   * @param {Arrivals} arrivals
    * @param {AbortController} abort
    * @returns {AsyncGenerator<ChatCompletionChunk>}
    */
-  async *#chunks(options, abort) {
+  async *#chunks(arrivals, abort) {
     const head = this.#head();
-    /** @type {Delta[]} */
-    const deltas = [];
-    let wake = () => {};
-    /** @type {GenerateResult | null} */
-    let result = null;
-    /** @type {OctavoError | null} */
-    let failure = null;
     let num_tokens = 0;
-    const signal = options.signal ? AbortSignal.any([options.signal, abort.signal]) : abort.signal;
-    const ended = this.#generate({ ...options, signal }, (delta) => {
-      deltas.push(delta);
-      wake();
-    }).then((value) => (result = value), (error) => (failure = error)).then(() => wake());
 
     /** @returns {ChatCompletionChunk} */
     const chunk = (
@@ -337,26 +337,18 @@ export class Octavo {
     });
     try {
       yield chunk({ role: "assistant", content: "" });
-      for (;;) {
-        for (let delta = deltas.shift(); delta; delta = deltas.shift()) {
-          num_tokens = delta.num_tokens;
-          yield chunk({ content: delta.text });
-        }
-        if (failure) throw failure;
-        if (result) break;
-        await new Promise((resolve) => {
-          wake = () => resolve(undefined);
-          if (result || failure || deltas.length) wake();
-        });
+      for (let delta = await arrivals.next(); delta; delta = await arrivals.next()) {
+        num_tokens = delta.num_tokens;
+        yield chunk({ content: delta.text });
       }
-      const { ids, timing, usage, finish_reason } = /** @type {GenerateResult} */ (result);
+      const { ids, timing, usage, finish_reason } = await arrivals.result;
       num_tokens = ids.length;
       const last = chunk({}, finish_reason);
       yield { ...last, usage: withTotal(usage), octavo: { num_tokens, ids, timing } };
     } finally {
       // reached early when the caller leaves the loop: the engine must be free afterwards
       abort.abort();
-      await ended;
+      await arrivals.result.catch(() => {});
     }
   }
 
@@ -368,6 +360,8 @@ export class Octavo {
   }
 
   /**
+   * Sends the request before it returns, unless a model is being loaded: that is waited for.
+   *
    * @param {CompletionOptions} options
    * @param {(delta: Delta) => void} [onDelta]
    * @returns {Promise<GenerateResult>}
@@ -375,8 +369,17 @@ export class Octavo {
   async #generate(options, onDelta) {
     const { signal } = options;
     const fields = generateFields(options);
-    await this.#loading; // a model that is being loaded is waited for
-    if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
+    const answer = new AbortController();
+    const ends = signal ? AbortSignal.any([signal, answer.signal]) : answer.signal;
+    this.#waiting.add(answer);
+    try {
+      while (this.#loads.size && !ends.aborted) {
+        await Promise.race([aborted(ends), oneLoaded(this.#loads)]);
+      }
+    } finally {
+      this.#waiting.delete(answer);
+    }
+    if (ends.aborted) return nothingGenerated();
     const id = this.#nextId++;
     const stop = () => this.#request("stop", { target: id }).catch(() => {});
     signal?.addEventListener("abort", stop, { once: true });
@@ -396,6 +399,40 @@ export class Octavo {
  * }} Create
  */
 
+/** Deltas of one answer, kept until they are asked for. */
+class Arrivals {
+  /** @type {Delta[]} */
+  #deltas = [];
+  #ended = false;
+  #wake = () => {};
+  /** @type {Promise<GenerateResult>} */
+  result = new Promise(() => {});
+
+  /** @param {Promise<GenerateResult>} result */
+  follow(result) {
+    this.result = result;
+    const end = () => {
+      this.#ended = true;
+      this.#wake();
+    };
+    result.then(end, end);
+  }
+
+  /** @param {Delta} delta */
+  push(delta) {
+    this.#deltas.push(delta);
+    this.#wake();
+  }
+
+  /** @returns {Promise<Delta | undefined>} nothing after the last one */
+  async next() {
+    while (!this.#deltas.length && !this.#ended) {
+      await new Promise((resolve) => (this.#wake = () => resolve(undefined)));
+    }
+    return this.#deltas.shift();
+  }
+}
+
 /** Chunks of one answer; leaving the loop, or `controller.abort()`, stops the generation. */
 class Stream {
   #chunks;
@@ -412,6 +449,33 @@ class Stream {
   [Symbol.asyncIterator]() {
     return this.#chunks;
   }
+}
+
+/**
+ * Until all of these loads have ended; rejects if no one of them succeeded.
+ *
+ * @param {Iterable<Promise<LoadResult>>} loads
+ */
+async function oneLoaded(loads) {
+  const outcomes = await Promise.allSettled(loads);
+  const failures = outcomes.flatMap((o) => (o.status === "rejected" ? [o.reason] : []));
+  if (failures.length === outcomes.length) throw failures[0];
+}
+
+/** @param {AbortSignal} signal */
+function aborted(signal) {
+  return new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
+}
+
+/** @returns {GenerateResult} of an answer that was stopped before it began */
+function nothingGenerated() {
+  return {
+    text: "",
+    ids: [],
+    finish_reason: "cancelled",
+    usage: { prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 },
+    timing: { ttft_ms: 0, prefill_tokens_per_s: 0, decode_tokens_per_s: 0 },
+  };
 }
 
 /** @param {CompletionOptions} options */

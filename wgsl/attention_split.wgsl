@@ -7,8 +7,10 @@ const QUADS = HEAD_DIM / 4u;
 const PAIRS = HEAD_DIM / 2u;
 const OCTETS = HEAD_DIM / 8u;
 const LANES = WORKGROUP / PAIRS;  // lanes that share the values of a pair of elements
+const AHEAD = 8u;  // values a lane loads before it uses the first: loads are slow, but overlap
 const LOWEST = -3.0e38;
 
+var<workgroup> blocks: array<u32, TILE / KV_BLOCK>;
 var<workgroup> query: array<vec4<f32>, GROUP * QUADS>;
 var<workgroup> new_k: array<u32, PAIRS>;
 var<workgroup> new_v: array<u32, PAIRS>;
@@ -21,6 +23,11 @@ fn load4(head: u32, j: u32) -> vec4<f32> {
   let low = rope_low(j);
   let high = rope_high(j);
   return vec4<f32>(qkv[src + low], qkv[src + low + 1u], qkv[src + high], qkv[src + high + 1u]);
+}
+
+// Where token i of the tile lies in the pools.
+fn place(i: u32, head: u32) -> u32 {
+  return ((blocks[i / KV_BLOCK] * KV_HEADS + head) * KV_BLOCK + i % KV_BLOCK) * OCTETS;
 }
 
 fn put_query(head: u32, at: u32, pair: vec2<f32>) {
@@ -93,8 +100,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     // Zeroed by hand: SwiftShader does not renew a bare `var` in each round of a loop.
     var score = array<f32, GROUP>();
     let inside = tile + lane < end;
+    if (lane < TILE / KV_BLOCK) {
+      blocks[lane] = block_table[min(tile / KV_BLOCK + lane, position / KV_BLOCK)];
+    }
+    workgroupBarrier();
     if (inside) {
-      let at = paged(tile + lane, kv_head, 8u);
+      let at = place(lane, kv_head);
       for (var o = 0u; o < OCTETS; o++) {
         let words = k_pool[at + o];
         let a = vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
@@ -117,10 +128,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       weights[g * TILE + lane] = weight;
     }
     workgroupBarrier();
-    for (var i = lane / PAIRS; i < min(TILE, end - tile); i += LANES) {
-      let at = paged(tile + i, kv_head, 8u) + pair / 4u;
-      let v = unpack2x16float(v_pool[at][pair % 4u]);
-      for (var g = 0u; g < GROUP; g++) { acc[g] += weights[g * TILE + i] * v; }
+    let count = min(TILE, end - tile);
+    for (var i = lane / PAIRS; i < count; i += LANES * AHEAD) {
+      var v: array<u32, AHEAD>;
+      for (var a = 0u; a < AHEAD; a++) {
+        v[a] = v_pool[place(min(i + a * LANES, count - 1u), kv_head) + pair / 4u][pair % 4u];
+      }
+      for (var a = 0u; a < AHEAD; a++) {
+        let t = i + a * LANES;
+        if (t < count) {
+          for (var g = 0u; g < GROUP; g++) {
+            acc[g] += weights[g * TILE + t] * unpack2x16float(v[a]);
+          }
+        }
+      }
     }
     workgroupBarrier();
   }

@@ -1,19 +1,26 @@
 // Causal attention of many tokens over the block table (flash attention): a workgroup takes the
 // query heads of TOKENS tokens that share one KV head, a row each. LANES neighbouring lanes of a
 // subgroup share a row, every LANES-th quad of elements each. Keys and values come through
-// workgroup memory, TILE tokens at a time; the softmax is kept running, KEYS keys at a time.
+// workgroup memory, TILE tokens at a time, the next ones already on their way; the softmax is
+// kept running, KEYS keys at a time.
 override Q_HEADS: u32;
 override SCALE: f32;
 
 const QUADS = HEAD_DIM / 4u;
 const OWN = QUADS / LANES;
 const KEYS = 8u;
+const FETCH = (TILE * QUADS + WORKGROUP - 1u) / WORKGROUP;  // quads of a tile that a lane brings
 
 var<workgroup> keys: array<vec4<f32>, TILE * QUADS>;
 var<workgroup> values: array<vec4<f32>, TILE * QUADS>;
 
 fn quad(words: vec2<u32>) -> vec4<f32> {
   return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
+}
+
+// Where quad i of a tile lies in the pools; past the end, somewhere inside.
+fn place(tile: u32, i: u32, length: u32, head: u32) -> u32 {
+  return paged(min(tile + i / QUADS, length - 1u), head, 4u) + i % QUADS;
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -33,16 +40,30 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (var i = 0u; i < OWN; i++) { query[i] = q[base + i * LANES] * SCALE; }
   var top = -3.0e38;
   var total = 0.0;
+  var next_k: array<vec2<u32>, FETCH>;
+  var next_v: array<vec2<u32>, FETCH>;
+  for (var f = 0u; f < FETCH; f++) {
+    let at = place(0u, lane + f * WORKGROUP, length, kv_head);
+    next_k[f] = k_pool[at];
+    next_v[f] = v_pool[at];
+  }
   for (var tile = 0u; tile < length; tile += TILE) {
     workgroupBarrier();
-    for (var i = lane; i < TILE * QUADS; i += WORKGROUP) {
-      // Past the end the pool may hold anything, even what is not a number.
-      let inside = tile + i / QUADS < length;
-      let at = paged(min(tile + i / QUADS, length - 1u), kv_head, 4u) + i % QUADS;
-      keys[i] = select(vec4<f32>(0.0), quad(k_pool[at]), inside);
-      values[i] = select(vec4<f32>(0.0), quad(v_pool[at]), inside);
+    for (var f = 0u; f < FETCH; f++) {
+      let i = lane + f * WORKGROUP;
+      if (i < TILE * QUADS) {
+        // Past the end the pool may hold anything, even what is not a number.
+        let inside = tile + i / QUADS < length;
+        keys[i] = select(vec4<f32>(0.0), quad(next_k[f]), inside);
+        values[i] = select(vec4<f32>(0.0), quad(next_v[f]), inside);
+      }
     }
     workgroupBarrier();
+    for (var f = 0u; f < FETCH; f++) {
+      let at = place(tile + TILE, lane + f * WORKGROUP, length, kv_head);
+      next_k[f] = k_pool[at];
+      next_v[f] = v_pool[at];
+    }
     for (var first = 0u; first < min(TILE, length - tile); first += KEYS) {
       var score = array<f32, KEYS>();
       var new_top = top;

@@ -1,34 +1,11 @@
-// Activations to integers per block of 32, a thread a block. With one term, q = round(x / s) in
-// 8 bits, |q| <= 127; with two, in 15 bits, q = 128 * high + low, both of them signed bytes.
-// scales hold s and s * sum(q), which the zero points of the weights need.
+// Activations to integers per block of 32 (see lib/quantize_block.wgsl), a thread a block.
 override K: u32;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   if (id.x >= K / 32u || id.y >= step.num_tokens) { return; }
   let i = id.y * (K / 32u) + id.x;
-  let largest = select(127.0, 16256.0, TERMS == 2u);
-  var top = vec4<f32>(0.0);
-  for (var j = 0u; j < 8u; j++) { top = max(top, abs(x[i * 8u + j])); }
-  let peak = max(max(top.x, top.y), max(top.z, top.w));
-  let inverse = select(0.0, largest / peak, peak > 0.0);
-  var words: array<u32, 8 * TERMS>;
-  var sum = vec4<i32>(0);
-  for (var j = 0u; j < 8u; j++) {
-    let q = vec4<i32>(round(x[i * 8u + j] * inverse));
-    sum += q;
-    if (TERMS == 2u) {
-      let high = vec4<i32>(round(vec4<f32>(q) / 128.0));
-      words[j] = pack4xI8(high);
-      words[8u * (TERMS - 1u) + j] = pack4xI8(q - high * 128);
-    } else {
-      words[j] = pack4xI8(q);
-    }
-  }
-  for (var j = 0u; j < 2u * TERMS; j++) {
-    y_quants[2u * TERMS * i + j] =
-      vec4<u32>(words[4u * j], words[4u * j + 1u], words[4u * j + 2u], words[4u * j + 3u]);
-  }
-  let s = peak / largest;
-  y_scales[i] = vec2<f32>(s, s * f32(sum.x + sum.y + sum.z + sum.w));
+  var block: array<vec4<f32>, 8>;
+  for (var j = 0u; j < 8u; j++) { block[j] = x[i * 8u + j]; }
+  quantize_block(i, block);
 }

@@ -13,17 +13,13 @@ import { ShardError, asNetwork, fetchAll } from "./transfer.mjs";
 /**
  * The manifest URL and its hash, if the catalogue knows it.
  *
- * @param {string} key
- * @param {string} catalogueUrl
- * @param {AbortSignal} signal
- * @returns {Promise<Entry>}
+ * @param {string} key id in the catalogue, or URL; the catalogue's default if empty
+ * @param {Catalogue} catalogue
+ * @param {string} catalogueUrl what relative URLs are relative to
+ * @returns {Entry}
  */
-export async function findModel(key, catalogueUrl, signal) {
-  const isUrl = /[/:]/.test(key) || key.endsWith(".json");
-  const catalogue = await fetchCatalogue(catalogueUrl, signal).catch((error) => {
-    if (!isUrl || signal.aborted) throw error;
-    return /** @type {Catalogue} */ ({ default: "", models: [] });
-  });
+export function findModel(key, catalogue, catalogueUrl) {
+  const isUrl = isAddress(key);
   const wanted = isUrl ? new URL(key, catalogueUrl).href : key || catalogue.default;
   for (const { id, manifest, sha256 } of catalogue.models) {
     const url = new URL(manifest, catalogueUrl).href;
@@ -38,11 +34,20 @@ export async function findModel(key, catalogueUrl, signal) {
 }
 
 /**
+ * Whether a model is named by its manifest's URL; such a model needs no catalogue.
+ *
+ * @param {string} key
+ */
+export function isAddress(key) {
+  return /[/:]/.test(key) || key.endsWith(".json");
+}
+
+/**
  * @param {string} url
  * @param {AbortSignal} signal
  * @returns {Promise<Catalogue>}
  */
-async function fetchCatalogue(url, signal) {
+export async function fetchCatalogue(url, signal) {
   try {
     return JSON.parse(new TextDecoder().decode(await fetchAll(url, signal)));
   } catch (error) {
@@ -69,6 +74,10 @@ export function parseManifest(text) {
     : -1;
   if (sizes < 0 || sizes !== manifest.size) {
     throw new ShardError("manifest.invalid", "The model manifest lacks a correct list of shards.");
+  }
+  // the engine uploads in words of 4 bytes: none of them may be cut in two
+  if (shards.slice(0, -1).some(({ size }) => size % 4)) {
+    throw new ShardError("manifest.invalid", "The size of a shard is not a multiple of 4 bytes.");
   }
   return manifest;
 }

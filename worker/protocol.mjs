@@ -55,7 +55,7 @@
  */
 
 /**
- * @typedef {"runtime" | "download" | "device" | "weights" | "compile"} Stage
+ * @typedef {"runtime" | "download" | "device" | "weights" | "compile" | "warmup"} Stage
  *
  * @typedef {object} Progress stages overlap; each counts on its own
  * @property {number} id

@@ -8,7 +8,7 @@
  *     read(0), read(1), ...       verified bytes: from the window, the cache or the network
  */
 
-import { findModel, parseManifest } from "./manifest.mjs";
+import { fetchCatalogue, findModel, isAddress, parseManifest } from "./manifest.mjs";
 import {
   ShardError, asNetwork, fetchAll, matches, parts, resumes, sleep, withStallGuard,
 } from "./transfer.mjs";
@@ -21,6 +21,7 @@ const PROGRESS_INTERVAL_MS = 100;
 
 /**
  * @typedef {import("./manifest.mjs").Entry} Entry
+ * @typedef {import("./manifest.mjs").Catalogue} Catalogue
  * @typedef {(loaded: number, total: number) => void} OnProgress bytes
  * @typedef {object} Retry
  * @property {number} attempts per shard, on network errors
@@ -35,6 +36,8 @@ export class ShardStore {
   /** @type {Download | null} */
   #download = null;
   #lookup = new AbortController();
+  /** Fetched once, until something fails. @type {Promise<Catalogue> | null} */
+  #catalogue = null;
   #catalogueUrl;
   #retry;
 
@@ -52,6 +55,11 @@ export class ShardStore {
     return this.#download?.cached ?? true;
   }
 
+  /** True once a read has failed because the server has another version of the model by now. */
+  get replaced() {
+    return this.#download?.replaced ?? false;
+  }
+
   /**
    * The manifest as JSON text; downloads begin. Opening the same model again joins the download
    * that is there, and `onProgress` takes the place of the earlier listener.
@@ -62,13 +70,25 @@ export class ShardStore {
    */
   async open(model, onProgress) {
     checkSecure();
-    const entry = await findModel(model || "", this.#catalogueUrl, this.#lookup.signal);
-    if (this.#download?.url !== entry.url || this.#download.failed) {
+    const entry = await this.#find(model || "");
+    if (!this.#download?.continues(entry)) {
       this.#download?.cancel();
       this.#download = new Download(entry, this.#retry);
     }
     if (onProgress) this.#download.listen(onProgress);
     return this.#download.manifestText;
+  }
+
+  /** @param {string} key */
+  async #find(key) {
+    const { signal } = this.#lookup;
+    const fetched = (this.#catalogue ??= fetchCatalogue(this.#catalogueUrl, signal));
+    const catalogue = await fetched.catch((error) => {
+      if (this.#catalogue === fetched) this.#catalogue = null;
+      if (!isAddress(key) || signal.aborted) throw error;
+      return { default: "", models: [] };
+    });
+    return findModel(key, catalogue, this.#catalogueUrl);
   }
 
   /**
@@ -86,8 +106,8 @@ export class ShardStore {
   cancel() {
     this.#lookup.abort(cancelled());
     this.#lookup = new AbortController();
+    this.#catalogue = null; // what is opened next may be a second try: with fresh news
     this.#download?.cancel();
-    this.#download = null;
   }
 }
 
@@ -95,9 +115,11 @@ export class ShardStore {
 class Download {
   cached = true;
   failed = false;
+  replaced = false;
   /** @type {Promise<string>} */
   manifestText;
   #abort = new AbortController();
+  #entry;
   #retry;
   /** @type {Cache | null} */
   #cache = null;
@@ -120,10 +142,19 @@ class Download {
    * @param {Retry} retry
    */
   constructor(entry, retry) {
-    this.url = entry.url;
+    this.#entry = entry;
     this.#retry = retry;
-    this.manifestText = this.#open(entry);
+    this.manifestText = this.#open();
     this.manifestText.catch(() => (this.failed = true));
+  }
+
+  /**
+   * Whether this is the download of `entry`, and no useless one.
+   *
+   * @param {Entry} entry
+   */
+  continues({ url, sha256 }) {
+    return !this.failed && url === this.#entry.url && sha256 === this.#entry.sha256;
   }
 
   /** @param {OnProgress} listener */
@@ -155,7 +186,27 @@ class Download {
       return bytes;
     } catch (error) {
       this.#jobs.delete(i); // so that a later read tries again
+      if (!this.#abort.signal.aborted && (await this.#isReplaced())) {
+        this.replaced = this.failed = true;
+      }
       throw error;
+    }
+  }
+
+  /**
+   * True if the server has another manifest than the one in use, which is not kept any longer.
+   * One that the catalogue knows by its hash is never in doubt.
+   */
+  async #isReplaced() {
+    const { url, sha256 } = this.#entry;
+    if (sha256) return false;
+    try {
+      const text = new TextDecoder().decode(await fetchAll(url, this.#abort.signal));
+      if (text === (await this.manifestText)) return false;
+      await this.#cache?.delete(url);
+      return true;
+    } catch {
+      return false; // offline, for example: what went wrong before is worth more
     }
   }
 
@@ -178,11 +229,10 @@ class Download {
     return Math.min(this.#first + (this.cached ? WINDOW : PARALLEL), this.#shards.length);
   }
 
-  /** @param {Entry} entry */
-  async #open(entry) {
+  async #open() {
     this.#cache = await openCache();
     if (!this.#cache) this.cached = false;
-    const text = await this.#fetchManifest(entry);
+    const text = await this.#fetchManifest();
     this.#shards = parseManifest(text).shards;
     await this.#findStored();
     this.#report(true);
@@ -190,8 +240,8 @@ class Download {
     return text;
   }
 
-  /** @param {Entry} entry */
-  async #fetchManifest({ url, sha256 }) {
+  async #fetchManifest() {
+    const { url, sha256 } = this.#entry;
     const kept = await (await this.#cache?.match(url))?.text();
     if (kept !== undefined && (await matches(new TextEncoder().encode(kept), sha256))) return kept;
     const bytes = await this.#withRetries(() => fetchAll(url, this.#abort.signal));
@@ -285,9 +335,14 @@ class Download {
       }
       this.#count(i, 0);
     }
-    throw new ShardError(
+    throw this.#wrongShard(i);
+  }
+
+  /** @param {number} i */
+  #wrongShard(i) {
+    return new ShardError(
       "shard.hash",
-      `Part ${i} of the model (${shard.name}) does not match its hash.`,
+      `Part ${i} of the model (${this.#shards[i].name}) does not match its hash.`,
       "The file on the server is damaged, or something on the way changed it.",
     );
   }
@@ -309,7 +364,7 @@ class Download {
         if (!resumes(response, filled)) filled = 0;
         for await (const part of parts(response)) {
           alive();
-          if (filled + part.length > bytes.length) throw new TypeError("longer than expected");
+          if (filled + part.length > bytes.length) throw this.#wrongShard(i);
           bytes.set(part, filled);
           filled += part.length;
           this.#count(i, filled);
@@ -358,7 +413,7 @@ class Download {
 
   /** @param {number} i */
   #url(i) {
-    return new URL(this.#shards[i].name, this.url).href;
+    return new URL(this.#shards[i].name, this.#entry.url).href;
   }
 
   /**
@@ -398,12 +453,16 @@ function cancelled() {
   return new ShardError("request.cancelled", "The download was stopped.");
 }
 
-/** Throws where the browser withholds hashing and the cache. */
-function checkSecure() {
+/**
+ * Throws where the browser withholds hashing and the cache. Not as shard.hash, which accuses a
+ * file: no model can be loaded here, and the page gives the worker up, as for other internals.
+ */
+export function checkSecure() {
   if (globalThis.crypto?.subtle) return;
   throw new ShardError(
     "internal",
-    "This page was opened over an insecure address, where browsers offer no model cache.",
+    "This page must be served over https or from localhost: at other addresses the browser " +
+      "does not let it check and keep the model.",
     "Open it over https, or on localhost.",
   );
 }

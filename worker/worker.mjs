@@ -8,12 +8,14 @@
 
 import { Gpu } from "./gpu.mjs";
 import { errorReply, resultReply } from "./protocol.mjs";
-import { ShardStore } from "./shards.mjs";
+import { ShardStore, checkSecure } from "./shards.mjs";
 
 /**
  * @typedef {import("./protocol.mjs").Request} Request
  * @typedef {import("./protocol.mjs").Reply} Reply
+ * @typedef {import("./protocol.mjs").LoadRequest} LoadRequest
  * @typedef {(json: string) => void} Entry
+ * @typedef {{encode(text: string): Int32Array, dispose(): void}} Encoder
  */
 
 const PYODIDE_URL = new URL("../pyodide/", import.meta.url).href;
@@ -27,6 +29,10 @@ const shards = new ShardStore(CATALOGUE_URL);
 let queue = [];
 /** Ids that have no final reply yet. @type {Set<number>} */
 const open = new Set();
+/** Loads that may begin anew by themselves: none does so twice. @type {Map<number, LoadRequest>} */
+const repeatable = new Map();
+/** Frees tokenizers that reached nobody, since their load was stopped. */
+const forgotten = new FinalizationRegistry((/** @type {() => void} */ free) => free());
 /** Python's entry, once it is up: starts to answer a request. @type {Entry | null} */
 let handle = null;
 let bootError = "";
@@ -42,10 +48,29 @@ function receive(request) {
   }
   open.add(request.id);
   if (bootError) return reply(bootFailure(request.id));
+  if (request.kind === "load" && !accept(request)) return;
   if (handle) return deliver(request);
   if (answerEarly(request)) return;
+  const isFirst = !queue.some(({ kind }) => kind === "load");
   queue.push(request);
-  if (request.kind === "load") prepare(request);
+  if (request.kind === "load" && isFirst) prepare(request);
+}
+
+/**
+ * False, and answered, if no model can be loaded here: said before anything is downloaded.
+ *
+ * @param {LoadRequest} load
+ */
+function accept(load) {
+  try {
+    checkSecure();
+  } catch (error) {
+    const { code, message, hint } = /** @type {import("./transfer.mjs").ShardError} */ (error);
+    reply(errorReply(load.id, code, message, hint));
+    return false;
+  }
+  repeatable.set(load.id, load);
+  return true;
 }
 
 /**
@@ -62,9 +87,26 @@ function deliver(request) {
   }
 }
 
+/**
+ * What Python says goes to the page, except that a load which failed because the server has
+ * another version of the model by now begins anew.
+ *
+ * @param {Reply} message
+ */
+function pass(message) {
+  const load = repeatable.get(message.id);
+  const isShardError = message.kind === "error" && message.error.code.startsWith("shard.");
+  if (!load || !isShardError || !shards.replaced) return reply(message);
+  repeatable.delete(load.id);
+  deliver(load);
+}
+
 /** @param {Reply} message */
 function reply(message) {
-  if (message.kind === "result" || message.kind === "error") open.delete(message.id);
+  if (message.kind === "result" || message.kind === "error") {
+    open.delete(message.id);
+    repeatable.delete(message.id);
+  }
   self.postMessage(message);
 }
 
@@ -132,7 +174,7 @@ function nothingGenerated() {
  * What a load needs besides Python begins at once. Failures are met again, and reported, when
  * Python asks for the same things.
  *
- * @param {import("./protocol.mjs").LoadRequest} load
+ * @param {LoadRequest} load
  */
 function prepare(load) {
   reportBoot(load.id);
@@ -197,7 +239,7 @@ function bootFailure(id) {
  */
 function makeHost(pyodide) {
   return {
-    post: (/** @type {string} */ json) => reply(JSON.parse(json)),
+    post: (/** @type {string} */ json) => pass(JSON.parse(json)),
     shards: {
       open: (/** @type {string | null} */ model, /** @type {any} */ onProgress) =>
         shards.open(model, onProgress?.copy?.()), // the original ends with this call
@@ -216,15 +258,20 @@ function makeHost(pyodide) {
 
 /**
  * @param {string} jsonText a tokenizer.json
- * @returns {Promise<{encode(text: string): Int32Array, dispose(): void}>}
+ * @returns {Promise<Encoder>}
  */
 async function openTokenizer(jsonText) {
   const { Tokenizer } = await import(TOKENIZERS_URL); // 5 MB: not before it is needed
   const tokenizer = await Tokenizer.fromJSON(new TextEncoder().encode(jsonText).buffer);
-  return {
-    encode: (text) => tokenizer.encode(text),
-    dispose: () => tokenizer.dispose(),
+  let isFree = false;
+  const free = () => {
+    if (!isFree) tokenizer.dispose(); // a second time it would throw
+    isFree = true;
   };
+  /** @type {Encoder} */
+  const encoder = { encode: (text) => tokenizer.encode(text), dispose: free };
+  forgotten.register(encoder, free);
+  return encoder;
 }
 
 /** @param {unknown} error */

@@ -202,7 +202,8 @@ def _split_fits(b: PlanBuilder, kv: KVLayout) -> bool:
     """Whether attention_split has a lane for each pair of a head, and memory for queries, scores
     (twice), sums of values, new K and V."""
     queries, scores = kv.group * kv.head_dim, 2 * kv.group * SPLIT_WORKGROUP
-    nbytes = 4 * (queries + scores + 2 * SPLIT_WORKGROUP + kv.head_dim)
+    blocks = SPLIT_WORKGROUP // KV_BLOCK
+    nbytes = 4 * (queries + scores + 2 * SPLIT_WORKGROUP + kv.head_dim + blocks)
     return kv.head_dim // 2 <= SPLIT_WORKGROUP and nbytes <= b.traits.workgroup_bytes
 
 

@@ -10,16 +10,18 @@ linear_rows_int any      nothing, 4- or 8-bit weights          integers per bloc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import Any
 
 from engine.ops.embed import weight_slots
-from engine.ops.norm import normalize, rmsnorm
+from engine.ops.norm import norm_team, normalize, rmsnorm
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Weight
 from engine.shaders import Shader, Slot
 
+FEW_ROWS = 4096
 TERMS = {"q8": 1, "q16": 2}  # bytes an integer activation
 
 
@@ -81,14 +83,14 @@ def _emit(b: PlanBuilder, layer: _Layer) -> None:
     if traits.kind == "cpu" or (b.tokens == 1 and traits.barriers):
         b.call(_team(b, layer))
         return
-    if layer.norm:
-        x = rmsnorm(b, layer.x, layer.norm.gain, layer.norm.eps)
-        layer = _Layer(x, layer.w, layer.y, layer.parts, None, layer.bias, layer.residual)
+    norm, layer = layer.norm, replace(layer, norm=None)
     if traits.activations != "f32" and layer.w.format in ("q4", "q8"):
         on_integers = _tile_int if traits.barriers else _rows_int
-        b.call(on_integers(b, layer, *quantize(b, layer.x)))
-    else:
-        b.call(_tile(b, layer) if traits.barriers else _rows(b, layer))
+        b.call(on_integers(b, layer, *quantize(b, layer.x, norm)))
+        return
+    if norm:
+        layer = replace(layer, x=rmsnorm(b, layer.x, norm.gain, norm.eps))
+    b.call(_tile(b, layer) if traits.barriers else _rows(b, layer))
 
 
 def _call(
@@ -154,15 +156,18 @@ def _team(b: PlanBuilder, layer: _Layer) -> Call:
 
 def _tile(b: PlanBuilder, layer: _Layer) -> Call:
     """Many tokens, tiles in workgroup memory."""
-    tile_m, tile_n = 64, 64 // layer.parts
-    return _call(
-        b,
-        layer,
-        "linear_tile",
-        ("step", f"weight_{layer.w.format}"),
-        {"WORKGROUP": 256, "TILE_M": tile_m, "TILE_N": tile_n},
-        Grid(ceil(layer.rows / tile_n), tokens=tile_m),
-    )
+    consts, grid = _tile_consts(layer)
+    consts["WORKGROUP"] = 4 * consts["TILE_M"]
+    return _call(b, layer, "linear_tile", ("step", f"weight_{layer.w.format}"), consts, grid)
+
+
+def _tile_consts(layer: _Layer) -> tuple[dict[str, int], Grid]:
+    """Tokens and rows of a tile, and the grid. Few rows make few tiles, too few to keep a large
+    GPU busy: then tiles take half the tokens."""
+    tile_m = 32 if layer.w.shape[0] < FEW_ROWS else 64
+    tile_n = 64 // layer.parts
+    grid = Grid(ceil(layer.rows / tile_n), tokens=tile_m)
+    return {"TILE_M": tile_m, "TILE_N": tile_n}, grid
 
 
 def _rows_consts(b: PlanBuilder, layer: _Layer) -> tuple[dict[str, int], Grid]:
@@ -181,9 +186,8 @@ def _rows(b: PlanBuilder, layer: _Layer) -> Call:
 
 def _tile_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Many tokens, tiles in workgroup memory, on integer activations."""
-    tile_m, tile_n = 64, 64 // layer.parts
-    consts = {"WORKGROUP": 128, "TILE_M": tile_m, "TILE_N": tile_n, "STAGE": 2}
-    grid = Grid(ceil(layer.rows / tile_n), tokens=tile_m)
+    consts, grid = _tile_consts(layer)
+    consts |= {"WORKGROUP": 128, "STAGE": 2}
     return _on_integers(b, layer, "linear_tile_int", consts, grid, quants, scales)
 
 
@@ -211,39 +215,52 @@ def _on_integers(
     return _call(b, layer, name, lib, consts, grid, inputs)
 
 
-def quantize(b: PlanBuilder, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Activations as integers per block of 32, in one byte (q8) or two (q16): x (M, K) f32 ->
-    quants (M, K / 32, terms, 8) u32, four signed bytes a word, the high bytes of a block first,
-    and scales (M, K / 32, 2) f32: s and s * sum(q)."""
+def quantize(b: PlanBuilder, x: Tensor, norm: Norm | None = None) -> tuple[Tensor, Tensor]:
+    """Activations, normalized or not, as integers per block of 32, in one byte (q8) or two (q16):
+    x (M, K) f32 -> quants (M, K / 32, terms, 8) u32, four signed bytes a word, the high bytes of
+    a block first, and scales (M, K / 32, 2) f32: s and s * sum(q)."""
     m, k = x.shape
     terms = TERMS[b.traits.activations]
     quants = b.activation("quants", m, k // 32, terms, 8, dtype="u32")
     scales = b.activation("scales", m, k // 32, 2)
+    args: dict[str, Tensor] = {"step": STEP, "x": x, "y_quants": quants, "y_scales": scales}
+    slots = [STEP_SLOT, Slot("x", "array<vec4<f32>>")]
+    lib: tuple[str, ...] = ("step", "quantize_block")
+    consts, overrides = {"WORKGROUP": 16, "TERMS": terms}, {"K": k}
+    grid = Grid(ceil(k // 32 / 16), tokens=1 if b.tokens > 1 else 0)
+    if norm:
+        args["norm"] = norm.gain
+        slots += weight_slots("norm", norm.gain)
+        team, workgroup, team_sum = norm_team(b)
+        lib = (*lib, team_sum)
+        consts |= {"WORKGROUP": workgroup, "TEAM": team}
+        grid = Grid(1, tokens=workgroup // team if b.tokens > 1 else 0)
     shader = Shader(
-        "quantize",
+        "norm_quantize" if norm else "quantize",
         (
-            STEP_SLOT,
-            Slot("x", "array<vec4<f32>>"),
+            *slots,
             Slot("y_quants", "array<vec4<u32>>", "read_write"),
             Slot("y_scales", "array<vec2<f32>>", "read_write"),
         ),
-        lib=("step",),
-        consts={"WORKGROUP": 16, "TERMS": terms},
-        overrides={"K": k},
+        lib=lib,
+        consts=consts,
+        overrides={**overrides, "EPS": norm.eps} if norm else overrides,
     )
-    args = {"step": STEP, "x": x, "y_quants": quants, "y_scales": scales}
-    grid = Grid(ceil(k // 32 / 16), tokens=1 if b.tokens > 1 else 0)
-    b.call(Call("quantize", args, ("y_quants", "y_scales"), _quantize_reference, shader, grid))
+    reference = partial(_quantize_reference, norm.eps if norm else 0.0)
+    b.call(Call("quantize", args, ("y_quants", "y_scales"), reference, shader, grid))
     return quants, scales
 
 
-def _quantize_reference(args: Mapping[str, Any]) -> None:
+def _quantize_reference(eps: float, args: Mapping[str, Any]) -> None:
     import numpy as np
 
     n = min(int(args["step"][NUM_TOKENS]), len(args["x"]))
+    values = args["x"][:n]
+    if "norm" in args:
+        values = normalize(values, args["norm"], eps)
     terms = args["y_quants"].shape[2]
     largest = np.float32(127 if terms == 1 else 127 * 128)
-    x = args["x"][:n].reshape(n, -1, 32)
+    x = values.reshape(n, -1, 32)
     peak = np.abs(x).max(axis=-1)
     inverse = np.where(peak > 0, largest / np.maximum(peak, np.float32(1e-38)), 0)
     q = np.rint(x * inverse[..., None]).astype(np.int32)

@@ -15,7 +15,7 @@ def rmsnorm(b: PlanBuilder, x: Tensor, gain: Weight, eps: float) -> Tensor:
     """``x * gain / sqrt(mean(x^2) + eps)`` by row: x (M, K), gain (K,) -> (M, K), all f32."""
     k = x.shape[1]
     y = b.activation("norm", *x.shape)
-    team, workgroup = (64, 64) if b.traits.barriers else (1, 4)
+    team, workgroup, team_sum = norm_team(b)
     shader = Shader(
         "rmsnorm",
         (
@@ -24,7 +24,7 @@ def rmsnorm(b: PlanBuilder, x: Tensor, gain: Weight, eps: float) -> Tensor:
             *weight_slots("norm", gain),
             Slot("y", "array<vec4<f32>>", "read_write"),
         ),
-        lib=("step", "team_sum_workgroup" if b.traits.barriers else "team_sum_alone"),
+        lib=("step", team_sum),
         consts={"WORKGROUP": workgroup, "TEAM": team},
         overrides={"K": k, "EPS": eps},
     )
@@ -37,6 +37,11 @@ def rmsnorm(b: PlanBuilder, x: Tensor, gain: Weight, eps: float) -> Tensor:
 
     b.call(Call("rmsnorm", args, ("y",), reference, shader, grid))
     return y
+
+
+def norm_team(b: PlanBuilder) -> tuple[int, int, str]:
+    """Lanes that share a token, lanes of a workgroup, and the piece that adds over a team."""
+    return (64, 64, "team_sum_workgroup") if b.traits.barriers else (1, 4, "team_sum_alone")
 
 
 def normalize(x: Any, gain: Any, eps: float) -> Any:

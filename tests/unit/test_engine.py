@@ -321,6 +321,22 @@ def test_two_loads_at_once() -> None:
     asyncio.run(run())
 
 
+def test_load_stop_load() -> None:
+    async def run() -> None:
+        engine = Engine(NativeHost(GOLDEN / "tiny.gguf"))
+        first = asyncio.ensure_future(engine.load(LoadConfig(), lambda *_: None))
+        await asyncio.sleep(0)
+        engine.stop()
+        engine._host = NativeHost(GOLDEN / "tiny.gguf")
+        await engine.load(LoadConfig(context=512), lambda *_: None)
+        with pytest.raises(OctavoError):
+            await first
+        answer = await chat(engine, CHAT, max_tokens=9)
+        assert answer.ids == golden("tiny")["prompts"][1]["ids"][:9]
+
+    asyncio.run(run())
+
+
 def test_a_load_that_waits_for_an_answer_can_be_stopped() -> None:
     async def run() -> None:
         engine = await loaded()

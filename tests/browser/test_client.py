@@ -1,0 +1,272 @@
+"""The JavaScript API and the model store where requests cross, repeat or find the site changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import Chat
+from tests.browser.conftest import cut, link_site
+from tests.conftest import BROWSER_FLAGS, ROOT, StaticServer
+
+pytestmark = pytest.mark.browser
+TINY = "model=models/tiny/manifest.json&device=cpu&context=512"
+TINY_FILE = ROOT / "tests/golden/tiny.gguf"
+OTHER_FILE = ROOT / "tests/golden/tiny_qwen2.gguf"
+GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
+    "prompts"
+][0]
+Open = Callable[..., Chat]
+
+
+@pytest.fixture
+def tiny(open_chat: Open) -> Chat:
+    return open_chat(TINY).wait_for("ready")
+
+
+def answers(chat: Chat) -> None:
+    """The engine is free and right."""
+    answer = chat.complete(GOLDEN["messages"], max_tokens=9)
+    assert answer["octavo"]["ids"] == GOLDEN["ids"][:9]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("how", ["stop", "reset", "abort"])
+def test_an_answer_is_stopped_in_the_moment_it_is_asked_for(
+    tiny: Chat, how: str, stream: bool
+) -> None:
+    reason, count = tiny.page.evaluate(
+        """async ([messages, how, stream]) => {
+          const controller = new AbortController();
+          const {signal} = controller;
+          const options = {messages, max_tokens: 200, stream, signal};
+          const answer = octavo.chat.completions.create(options);
+          const stopped = how === 'abort' ? controller.abort() : octavo[how]();
+          let last;
+          if (stream) for await (const chunk of answer) last = chunk;
+          else last = await answer;
+          await stopped;
+          return [last.choices[0].finish_reason, last.octavo.ids.length];
+        }""",
+        [GOLDEN["messages"], how, stream],
+    )
+    assert reason == "cancelled"
+    assert count < 200
+    answers(tiny)
+
+
+# Loads again and asks meanwhile; `how` says what ends the waiting answer.
+ASK_WHILE_LOADING = """async ([messages, how]) => {
+  const controller = new AbortController();
+  const {signal} = controller;
+  const loading = octavo.load();
+  const load = loading.then(() => 'loaded', (error) => error.code);
+  const later = how === 'stop after load' && loading.then(() => octavo.stop());
+  const answer = octavo.chat.completions.create({messages, max_tokens: 200, signal});
+  if (how === 'abort') controller.abort();
+  await (later || octavo[how]?.());
+  const {choices: [{message, finish_reason}], octavo: {ids}} = await answer;
+  return [await load, message.content, finish_reason, ids];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome"),
+    [
+        ("stop", "request.cancelled"),
+        ("unload", "request.cancelled"),
+        ("reset", "loaded"),
+        ("abort", "loaded"),
+    ],
+)
+def test_an_answer_that_waits_for_a_load_is_stopped(tiny: Chat, how: str, outcome: str) -> None:
+    ended = tiny.page.evaluate(ASK_WHILE_LOADING, [GOLDEN["messages"], how])
+    assert ended == [outcome, "", "cancelled", []]
+    if outcome != "loaded":
+        tiny.page.evaluate("octavo.load()")
+    answers(tiny)
+
+
+def test_a_stop_right_after_the_load_finds_the_answer_that_waited(tiny: Chat) -> None:
+    ended = tiny.page.evaluate(ASK_WHILE_LOADING, [GOLDEN["messages"], "stop after load"])
+    assert ended == ["loaded", "", "cancelled", []]
+    answers(tiny)
+
+
+@pytest.mark.parametrize("when", ["at once", "after the refusal"])
+def test_an_answer_waits_for_the_load_that_goes_on(tiny: Chat, when: str) -> None:
+    first, second, ids = tiny.page.evaluate(
+        """async ([messages, when]) => {
+          const outcome = (load) => load.then(() => 'loaded', (error) => error.code);
+          const first = outcome(octavo.load());
+          const second = outcome(octavo.load());
+          if (when !== 'at once') await second;
+          const answer = await octavo.chat.completions.create({messages, max_tokens: 5});
+          return [await first, await second, answer.octavo.ids];
+        }""",
+        [GOLDEN["messages"], when],
+    )
+    assert (first, second) == ("loaded", "engine.busy")
+    assert ids == GOLDEN["ids"][:5]
+
+
+@dataclass
+class Site:
+    """A site of the test's own, which it may change."""
+
+    root: Path
+    server: StaticServer
+    context: Any
+
+    def open(self, query: str) -> Chat:
+        return Chat(self.context.new_page(), self.server, f"{self.server.url}/?{query}").open()
+
+    def model_requests(self) -> list[str]:
+        """Paths of the catalogue, manifests and shards that were asked for, sorted."""
+        return sorted(path for path in self.server.requests if path.startswith("/models"))
+
+
+@pytest.fixture
+def own_site(tmp_path: Path, plain_chromium: Any) -> Iterator[Site]:
+    root = link_site(tmp_path / "root")
+    server = StaticServer(root)
+    context = plain_chromium.new_context(service_workers="block")
+    yield Site(root, server, context)
+    context.close()
+    server.close()
+
+
+def replace_model(site: Site, data: bytes) -> None:
+    folder = site.root / "models/tiny"
+    shutil.rmtree(folder)
+    source = site.root / "new.gguf"
+    source.write_bytes(data)
+    cut(source, folder)
+
+
+EVICT = """async (name) => {
+  const cache = await caches.open('octavo-models');
+  for (const {url} of await cache.keys()) if (url.endsWith(name)) await cache.delete(url);
+}"""
+
+
+@pytest.mark.parametrize(
+    ("data", "evicted", "architecture"),
+    [
+        (OTHER_FILE.read_bytes(), "/001.bin", "qwen2"),
+        (TINY_FILE.read_bytes() + bytes(64), "/003.bin", "llama"),
+    ],
+    ids=["another model", "a longer last shard"],
+)
+def test_a_replaced_model_is_fetched_anew_when_its_old_shards_are_gone(
+    own_site: Site, data: bytes, evicted: str, architecture: str
+) -> None:
+    chat = own_site.open(TINY).wait_for("ready")
+    replace_model(own_site, data)
+    chat.page.reload()
+    assert chat.wait_for("ready").status()["model"]["bytes"] == TINY_FILE.stat().st_size
+    chat.page.evaluate(EVICT, evicted)
+    chat.page.reload()
+    model = chat.wait_for("ready").status()["model"]
+    assert (model["architecture"], model["bytes"]) == (architecture, len(data))
+    own_site.server.requests.clear()
+    chat.page.reload()
+    assert chat.wait_for("ready").status()["model"] == model
+    assert own_site.model_requests() == ["/models.json"], "the new one is kept"
+
+
+def test_a_model_that_stays_damaged_is_given_up(own_site: Site) -> None:
+    chat = own_site.open(TINY).wait_for("ready")
+    shard = own_site.root / "models/tiny/001.bin"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    chat.page.evaluate(EVICT, "/001.bin")
+    chat.page.reload()
+    assert chat.error_code() == "shard.hash"
+
+
+@pytest.fixture
+def default_tiny(own_site: Site) -> Site:
+    """The tiny model is the catalogue's only one."""
+    entry = {"id": "tiny", "name": "Tiny", "manifest": "models/tiny/manifest.json", "sha256": ""}
+    catalogue = own_site.root / "models.json"
+    catalogue.unlink()  # a link to the built one
+    catalogue.write_text(json.dumps({"default": "tiny", "models": [entry]}), encoding="utf-8")
+    return own_site
+
+
+MODEL_FILES = [
+    "/models.json",
+    "/models/tiny/000.bin",
+    "/models/tiny/001.bin",
+    "/models/tiny/002.bin",
+    "/models/tiny/003.bin",
+    "/models/tiny/manifest.json",
+]
+
+
+def test_the_default_model_by_all_its_names_is_one_download(default_tiny: Site) -> None:
+    chat = default_tiny.open("model=none/manifest.json")  # the page itself loads nothing
+    chat.error_code()
+    default_tiny.server.requests.clear()
+    sizes = chat.page.evaluate(
+        """async () => {
+          const {ShardStore} = await import(new URL('worker/shards.mjs', document.baseURI));
+          const store = new ShardStore(new URL('models.json', document.baseURI).href);
+          const url = 'models/tiny/manifest.json';
+          const names = ['', undefined, null, 'tiny', url, new URL(url, document.baseURI).href];
+          const texts = await Promise.all(names.map((name) => store.open(name)));
+          texts.push(await store.open('')); // and later
+          if (new Set(texts).size !== 1) throw new Error('not the same manifest');
+          const sizes = [];
+          for (let i = 0; i < 4; i++) sizes.push((await store.read(i)).length);
+          return sizes;
+        }"""
+    )
+    assert sum(sizes) == TINY_FILE.stat().st_size
+    assert default_tiny.model_requests() == MODEL_FILES
+
+
+def test_a_page_without_a_model_in_its_address_fetches_nothing_twice(default_tiny: Site) -> None:
+    default_tiny.open("device=cpu&context=512").wait_for("ready")
+    assert default_tiny.model_requests() == MODEL_FILES
+
+
+def test_shards_of_broken_words_are_refused(own_site: Site) -> None:
+    folder = own_site.root / "models/tiny"
+    shutil.rmtree(folder)
+    cut(TINY_FILE, folder, shard_size=39_998)
+    chat = own_site.open(TINY)
+    assert chat.error_code() == "manifest.invalid"
+    parse = """async (sizes) => {
+      const {parseManifest} = await import(new URL('worker/manifest.mjs', document.baseURI));
+      const shards = sizes.map((size, i) => ({name: `${i}.bin`, size, sha256: '0'.repeat(64)}));
+      const size = sizes.reduce((sum, size) => sum + size);
+      try {
+        return parseManifest(JSON.stringify({size, shards})).size;
+      } catch (error) {
+        return error.code;
+      }
+    }"""
+    assert chat.page.evaluate(parse, [8, 6, 8]) == "manifest.invalid"
+    assert chat.page.evaluate(parse, [8, 8, 6]) == 22, "the last one may have any size"
+
+
+def test_an_insecure_address_is_named_as_the_reason(
+    server: StaticServer, playwright: Any, chromium_path: str
+) -> None:
+    rule = "--host-resolver-rules=MAP octavo.test 127.0.0.1"
+    browser = playwright.chromium.launch(executable_path=chromium_path, args=[*BROWSER_FLAGS, rule])
+    try:
+        url = f"http://octavo.test:{server.port}/?{TINY}"
+        chat = Chat(browser.new_page(), server, url).open()
+        assert chat.error_code() == "internal"
+        assert "https or from localhost" in chat.hook("error").inner_text()
+        assert chat.state == "error"
+    finally:
+        browser.close()
