@@ -173,7 +173,8 @@ def _tile_consts(layer: _Layer) -> tuple[dict[str, int], Grid]:
 def _rows_consts(b: PlanBuilder, layer: _Layer) -> tuple[dict[str, int], Grid]:
     """Rows and tokens a thread of the barrier-free kernels handles, and the grid."""
     tokens = 4 if b.tokens > 1 else 1
-    rows, workgroup = 1, 16
+    # Every row shares the loads of the activations, which are what takes time without a cache.
+    rows, workgroup = (8 if b.tokens > 1 else 16) // layer.parts, 4
     grid = Grid(ceil(layer.rows / (rows * workgroup)), tokens=tokens if b.tokens > 1 else 0)
     return {"WORKGROUP": workgroup, "ROWS": rows, "TOKENS": tokens}, grid
 
