@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from engine.answer import Delta
 from engine.browser import BrowserHost, as_octavo_error
 from engine.config import GenerateConfig, LoadConfig, check_messages, positive_integer
-from engine.engine import Delta, Engine, describe
+from engine.engine import Engine, describe
 from engine.errors import OctavoError
 from engine.loader import Host
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from engine.answer import Answer, Delta
 from engine.backends.cpu import CpuDevice
 from engine.backends.null import NullDevice
 from engine.config import GenerateConfig, LoadConfig
-from engine.engine import Answer, Delta, Engine
+from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.models.plans import DECODE, HEAD, PREFILL
 from tests.conftest import ROOT
