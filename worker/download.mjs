@@ -13,7 +13,7 @@ import {
 
 const CACHE_NAME = "octavo-models";
 const PARALLEL = 4;
-const WINDOW = 2; // the shard being read and the next one
+const WINDOW = 4; // the shard being read and those after it, hashed meanwhile
 
 const PROGRESS_INTERVAL_MS = 100;
 

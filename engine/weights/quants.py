@@ -5,6 +5,8 @@ A block of 32 weights is ``w = d * q + m``. On the GPU a matrix is split into al
     format   quants plane                      scales plane
     q4       16 bytes a block: byte j holds    u32 a block: halves d and m
              q[j] (low) and q[j + 16] (high)
+    q6       as q4, the low four bits; plane   u32 a block: two signed bytes sc, for each half
+             ``high`` has two bits a weight    of the block, and half d: w = d * sc * (q - 32)
     q8       32 bytes a block, signed          half d a block, two blocks in a u32
     f16/f32  the values themselves             none
 """
@@ -44,6 +46,7 @@ QUANTS: dict[str, Quant] = {
         Quant("F16", 1, 2, "f16"),
         Quant("Q4_0", 32, 18, "q4", "repack_q4_0"),
         Quant("Q4_1", 32, 20, "q4", "repack_q4_1"),
+        Quant("Q6_K", 256, 210, "q6", "repack_q6_k"),
         Quant("Q8_0", 32, 34, "q8", "repack_q8_0"),
     )
 }
@@ -71,6 +74,12 @@ def planes(format: str, shape: tuple[int, ...]) -> tuple[Plane, ...]:
                 Plane("quants", "array<vec4<u32>>", blocks * 16),
                 Plane("scales", "array<u32>", blocks * 4),
             )
+        case "q6":
+            return (
+                Plane("quants", "array<vec4<u32>>", blocks * 16),
+                Plane("high", "array<vec2<u32>>", blocks * 8),
+                Plane("scales", "array<u32>", blocks * 4),
+            )
         case "q8":
             return (
                 Plane("quants", "array<vec4<u32>>", blocks * 32),
@@ -87,8 +96,11 @@ def make_weight(
 ) -> Weight:
     """A weight of ``shape`` (N, K) or (K,) stacked from GGUF tensors that share a quantization."""
     q = quant(quant_name)
-    if len(shape) == 2 and shape[1] % 32:
-        raise OctavoError("model.tensor", f"{name}: row length {shape[1]} is not a multiple of 32.")
+    unit = max(32, q.block_size)
+    if len(shape) == 2 and shape[1] % unit:
+        raise OctavoError(
+            "model.tensor", f"{name}: row length {shape[1]} is not a multiple of {unit}."
+        )
     return Weight(name, shape, "f32", "weight", q.name, q.format, sources, planes(q.format, shape))
 
 
@@ -116,6 +128,20 @@ def dequantize(name: str, raw: bytes | memoryview) -> npt.NDArray[Any]:
             values = (nibbles(2) - 8) * half(0)
         case "Q4_1":
             values = nibbles(4) * half(0) + half(2)
+        case "Q6_K":
+            values = _q6_k(blocks) * half(208)
         case _:
             values = blocks[:, 2:].view(np.int8).astype(np.float32) * half(0)
     return values.reshape(-1)
+
+
+def _q6_k(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """sc * (q - 32) of Q6_K blocks (n, 210) -> (n, 256) f32; layout as in wgsl/repack_q6_k.wgsl."""
+    import numpy as np
+
+    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None]
+    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
+    q = (low & 15).reshape(-1, 2, 4, 32) | ((high & 3) << 4)
+    scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
+    values = (q.reshape(-1, 16, 16).astype(np.float32) - 32) * scales[:, :, None]
+    return values.reshape(-1, 256)

@@ -40,6 +40,17 @@ def test_linear(harness: Harness, device: str, quant: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_linear_on_blocks_of_256(harness: Harness, device: str, tokens: int) -> None:
+    b = builder(device, tokens)
+    y = ops.linear(b, state("x", tokens, 512), weight("w", 37, 512, quant="Q6_K"))
+    weights = {"w": numbers(2, 37, 512)}
+    case = Case(b.build(), {"x": numbers(1, tokens, 512)}, weights, StepRecord(0, tokens))
+    (got,) = harness.run(case, [y])
+    assert_close(got, case.reference()[y.name], TOLERANCE)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("tokens", [1, 6])
 def test_everything_fused(harness: Harness, device: str, tokens: int) -> None:
     k, n = 96, 40
@@ -97,10 +108,10 @@ def test_quantize_activations(harness: Harness, bits: int) -> None:
     np.testing.assert_allclose(got_scales[:5, :, 1], values.sum(axis=-1), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize("quant", [*QUANTS, "Q6_K"])
 def test_embedding_is_exact(harness: Harness, quant: str) -> None:
     """Also the proof that repacking loses no bit, whatever the shard borders cut."""
-    vocab, k = 61, 96
+    vocab, k = 61, 256 if quant == "Q6_K" else 96
     for shard_size in (64, 1000, 4096, 1 << 20):
         b = builder("plain", vocab)
         tokens = state("tokens", vocab, dtype="u32")
