@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine import selftest
 from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
 from engine.backends.webgpu import WebGpuDevice
@@ -13,6 +14,7 @@ from engine.errors import CODES, OctavoError
 from engine.tokenizer import Encoder
 
 NO_ADAPTER = "This browser offers no GPU adapter (WebGPU), so the CPU computes the answers."
+WRONG_NUMBERS = "This GPU failed a self-test, so the CPU computes the answers."
 SOFTWARE_ADAPTER = (
     "The only WebGPU adapter is a slow software one, so the CPU computes the answers."
 )
@@ -30,7 +32,7 @@ class _JsEncoder:
 
 
 class BrowserHost:
-    """``js`` is {shards, gpu, openTokenizer, installNumpy, now, post}; see worker/worker.mjs."""
+    """``js`` is the host object of worker/worker.mjs."""
 
     def __init__(self, js: Any) -> None:
         self._js = js
@@ -53,19 +55,35 @@ class BrowserHost:
         self._js.shards.cancel()
 
     async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
-        """A GPU if there is a real one (or it was asked for), else the CPU with NumPy."""
+        """A GPU if there is a real one that computes right (or a software one was asked for),
+        else the CPU with NumPy. OctavoError gpu.unavailable or gpu.wrong if only the GPU would do.
+        """
         reason = ""
         if config.device != "cpu":
             gpu = await self._request_gpu()
             if not gpu and config.device == "gpu":
                 raise OctavoError("gpu.unavailable", hint="Use device=auto or device=cpu.")
-            if gpu:
-                device = WebGpuDevice(gpu, config.activations)
-                if config.device == "gpu" or not device.traits.software:
+            device = WebGpuDevice(gpu, config.activations) if gpu else None
+            if device and (config.device == "gpu" or not device.traits.software):
+                if await self._is_right(device):
                     return device, ""
-            reason = SOFTWARE_ADAPTER if gpu else NO_ADAPTER
+                if config.device == "gpu":
+                    raise OctavoError("gpu.wrong", hint="Use device=auto or device=cpu.")
+                reason = WRONG_NUMBERS
+            else:
+                reason = SOFTWARE_ADAPTER if gpu else NO_ADAPTER
         await self._js.installNumpy()
         return CpuDevice(), reason
+
+    async def _is_right(self, device: Device) -> bool:
+        """Whether a GPU passes the self-test; that it did is remembered for the next visit."""
+        key = f"selftest {selftest.fingerprint()} {device.traits.name}"
+        if await self._js.memory.get(key):
+            return True
+        if not await selftest.passes(device):
+            return False
+        await self._js.memory.set(key, "passed")
+        return True
 
     async def _request_gpu(self) -> Any:
         """The player's Gpu, or None where there is no adapter or it refuses to give a device."""

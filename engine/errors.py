@@ -11,6 +11,7 @@ CODES: dict[str, str] = {
     "gpu.limits": "The model needs more than the GPU adapter allows.",
     "gpu.lost": "The GPU device was lost.",
     "gpu.unavailable": "No usable GPU adapter was found.",
+    "gpu.wrong": "The GPU computes wrong numbers.",
     "internal": "Something unexpected went wrong.",
     "manifest.invalid": "The model manifest cannot be used.",
     "model.architecture": "The model architecture is not supported.",

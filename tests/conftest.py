@@ -18,6 +18,11 @@ BROWSER_FLAGS = ["--no-sandbox", "--disable-background-networking", "--no-first-
 GPU_FLAGS = [*BROWSER_FLAGS, "--enable-unsafe-webgpu"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first; and while Playwright runs, no test can start an event loop of its own."""
+    items.sort(key=lambda item: "playwright" in getattr(item, "fixturenames", ()))
+
+
 class _Handler(http.server.SimpleHTTPRequestHandler):
     extensions_map = {  # noqa: RUF012 - the base class declares it so
         **http.server.SimpleHTTPRequestHandler.extensions_map,

@@ -17,6 +17,7 @@ LAYERS = [
     ["answer"],
     ["loader"],
     ["browser"],
+    ["selftest"],
     ["scheduler"],
     ["session"],
     ["chat", "kv"],

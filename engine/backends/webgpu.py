@@ -63,7 +63,12 @@ class WebGpuDevice:
         await self._gpu.allocate(json.dumps(buffers))
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
-        """Hand a shard, a JavaScript Uint8Array, to the GPU; it never enters Python's memory."""
+        """Hand a shard, a JavaScript Uint8Array, to the GPU; it never enters Python's memory.
+        Only the tiny model of the self-test comes as bytes."""
+        if isinstance(shard, bytes):
+            from pyodide.ffi import to_js
+
+            shard = to_js(shard)
         wire = json.dumps([job.to_wire() for job in jobs.jobs])
         await self._gpu.upload(shard, int(jobs.carry), wire, self._kernels)
 

@@ -119,7 +119,8 @@ def _engine_sources() -> list[Path]:
         return not {"__pycache__", "host"} & set(path.relative_to(ROOT / "engine").parts)
 
     python = [Path("engine") / path for path in tree(ROOT / "engine", shipped)]
-    return python + [Path("wgsl") / path for path in tree(ROOT / "wgsl")]
+    wgsl = [Path("wgsl") / path for path in tree(ROOT / "wgsl")]
+    return python + wgsl + [Path(f"tests/golden/tiny.{kind}") for kind in ("gguf", "json")]
 
 
 def for_page() -> list[Path]:

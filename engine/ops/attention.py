@@ -150,7 +150,7 @@ def _rows(b: PlanBuilder, kv: KVLayout) -> tuple[Shader, Grid]:
 
 def _tile_lanes(b: PlanBuilder, kv: KVLayout) -> int:
     """Lanes that share a row of attention_tile: each takes whole quads of elements."""
-    return 4 if b.traits.subgroup >= 4 and kv.head_dim % 16 == 0 else 1
+    return 2 if b.traits.subgroup >= 2 and kv.head_dim % 8 == 0 else 1
 
 
 def _tile_size(kv: KVLayout) -> int:
