@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Literal
 
 from engine.answer import Answer, Delta, Run
@@ -66,9 +66,21 @@ class Engine:
             self._model = model
             self._session = Session(model.pool)
             self._scheduler = Scheduler(model.device.traits.chunk, model.context)
-            if model.prefill_sample:
-                self._scheduler.prefill_pace.measured(*model.prefill_sample)
+            await self._rehearse(model, self._session, self._scheduler)
             return model
+
+    async def _rehearse(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
+        """Warm up template, tokenizer and, where that takes no time, the step loop: a first answer
+        should be no slower than a second."""
+        with suppress(OctavoError):  # a template may want other messages than this one
+            ids = model.encode([{"role": "user", "content": "Hello"}])
+            if model.prefill_sample and len(ids) < model.context:
+                scheduler.prefill_pace.measured(*model.prefill_sample)
+                ends = model.special.eos
+                run = Run(model, session, scheduler, GenerateConfig(max_tokens=2), self._host, ends)
+                async for _ in run.deltas(ids, lambda: False):
+                    pass
+        session.reset()
 
     def generate(
         self, messages: list[dict[str, str]], config: GenerateConfig

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -135,7 +134,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         tokens: list[str] = gguf.metadata["tokenizer.ggml.tokens"]
         bos = tokens[special.bos] if special.bos is not None else ""
         eos = tokens[min(special.eos)] if special.eos else ""
-        loaded = LoadedModel(
+        return LoadedModel(
             name=manifest.name or model.config.name,
             config=model.config,
             context=context,
@@ -152,10 +151,6 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             file_bytes=manifest.size,
             prefill_sample=sample,
         )
-        # Warm up template and tokenizer too: a first answer should be no slower than a second.
-        with suppress(OctavoError):  # a template may want other messages than this one
-            loaded.encode([{"role": "user", "content": "Hello"}])
-        return loaded
     except BaseException:
         host.cancel_shards()
         if device:
