@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import gguf as gguf_oracle
 import numpy as np
 import pytest
 
-from engine.models import open_model
+from engine.models import Model, open_model
 from engine.models.plans import rope_table
 from engine.ops.state import StepRecord, tokens_tensor
 from engine.plan import PlanBuilder, Tensor
@@ -17,6 +18,7 @@ from tests.conftest import ROOT
 from tests.kernels.cases import DEVICES
 from tests.kernels.harness import Case, Harness
 
+GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))
 TINY = ROOT / "tests/golden/tiny.gguf"
 MODELS = [TINY, TINY.with_name("tiny_untied.gguf"), TINY.with_name("tiny_qwen2.gguf")]
 CONTEXT = 128
@@ -39,18 +41,25 @@ def tiny_case(
         x = hidden
     b.tokens = 1
     logits = model.head(b, x)
-    table = np.array([3, 9, 1, 4, 0, 7, 2, 8], np.uint32)
-    arrays = {
-        "tokens": np.array(tokens, np.uint32),
-        "rope": np.frombuffer(rope_table(model.config, CONTEXT), np.float32).reshape(kv.rope.shape),
-        "block_table": table,
-    }
+    case = Case(b.build(), {}, {}, StepRecord(position, len(tokens)), 1 << 16)
+    case = tiny_inputs(case, model, kv.rope.shape, path)
+    case.arrays = {**case.arrays, "tokens": np.array(tokens, np.uint32)}
+    return case, logits
+
+
+def tiny_inputs(case: Case, model: Model, rope: tuple[int, ...], path: Path = TINY) -> Case:
+    """The case with the tables and the weights of a tiny model."""
     reader = gguf_oracle.GGUFReader(path)
-    weights = {
+    case.weights = {
         t.name: gguf_oracle.dequantize(t.data, t.tensor_type).reshape(t.shape[::-1])
         for t in reader.tensors
     }
-    return Case(b.build(), arrays, weights, StepRecord(position, len(tokens)), 1 << 16), logits
+    table = rope_table(model.config, CONTEXT)
+    case.arrays = {
+        "rope": np.frombuffer(table, np.float32).reshape(rope),
+        "block_table": np.array([3, 9, 1, 4, 0, 7, 2, 8], np.uint32),
+    }
+    return case
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -70,3 +79,24 @@ def test_logits_equal_the_reference(harness: Harness, device: str, count: int, p
     # Rounding activations to 8 bits can fall to either side of a half, and that spreads.
     assert cosine(got, want) > (0.999 if DEVICES[device].activations == "q8" else 0.9999)
     assert got.argmax() == want.argmax()
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("device", [d for d in DEVICES if DEVICES[d].activations != "q8"])
+def test_a_burst_equals_the_oracle(harness: Harness, device: str) -> None:
+    """Forty decode steps, one submitted behind the other, from a prompt of one token: each takes
+    its token and position from what the step before left on the device."""
+    from engine import ops
+    from engine.ops.state import SAMPLED
+
+    prompt = next(p for p in GOLDEN["prompts"] if p["name"] == "one token")
+    data = TINY.read_bytes()
+    model = open_model(read_header(data, len(data)))
+    kv = model.config.kv_layout(12, CONTEXT)
+    b = PlanBuilder("case", DEVICES[device])
+    tokens = tokens_tensor(4)
+    ops.sample(b, model.head(b, model.layers(b, tokens, kv)), tokens)
+    case = tiny_inputs(Case(b.build(), {}, {}, StepRecord(0, 1)), model, kv.rope.shape)
+    case.arrays = {**case.arrays, "tokens": np.array([*prompt["prompt_ids"], 0, 0, 0], np.uint32)}
+    (ids,) = harness.run(case, [SAMPLED], repeat=40)
+    assert list(ids[:40]) == prompt["ids"][:40]
