@@ -33,7 +33,8 @@ class Pace:
     """How many units of work fit into a time, learned from what was measured.
 
     A step costs something however small it is, so a short one makes the device look slower than
-    it is: it may raise the size, but lowers it only if it alone took too long.
+    it is: it may raise the size, but lowers it only if it alone took too long, and a smaller
+    one is to be had.
     """
 
     def __init__(self, seconds: float, smallest: int, largest: int) -> None:
@@ -45,7 +46,8 @@ class Pace:
     def measured(self, units: int, seconds: float) -> None:
         """``units`` took ``seconds``."""
         fitting = int(units * self._seconds / max(seconds, 1e-6))
-        if fitting > self.size or units >= self.size or seconds > self._seconds:
+        too_long = seconds > self._seconds and units > self._smallest
+        if fitting > self.size or units >= self.size or too_long:
             self.size = max(self._smallest, min(self._largest, fitting))
 
 

@@ -1,6 +1,7 @@
-// Decode attention, split over the context (flash-decoding): a workgroup takes one KV head and
-// one span of the context for all query heads that share it, TILE tokens at a time, a lane each.
-// It rotates the queries itself; the workgroup whose span holds the new token stores its K and V.
+// Decode attention, split over the context (flash-decoding): a workgroup takes one span of the
+// context for HEADS of the query heads that share a KV head, TILE tokens at a time, a lane each.
+// It rotates queries and the new key itself, and one workgroup stores the new K and V; nobody
+// reads them from the pool in this dispatch, as other workgroups may be earlier.
 override SCALE: f32;
 
 const QUADS = HEAD_DIM / 4u;
@@ -11,11 +12,11 @@ const AHEAD = 8u;  // values a lane loads before it uses the first: loads are sl
 const LOWEST = -3.0e38;
 
 var<workgroup> blocks: array<u32, TILE / KV_BLOCK>;
-var<workgroup> query: array<vec4<f32>, GROUP * QUADS>;
+var<workgroup> query: array<vec4<f32>, HEADS * QUADS>;
 var<workgroup> new_k: array<u32, PAIRS>;
 var<workgroup> new_v: array<u32, PAIRS>;
-var<workgroup> weights: array<f32, GROUP * TILE>;
-var<workgroup> scratch: array<f32, GROUP * TILE>;
+var<workgroup> weights: array<f32, HEADS * TILE>;
+var<workgroup> scratch: array<f32, HEADS * TILE>;
 var<workgroup> values: array<vec2<f32>, WORKGROUP>;
 
 fn load4(head: u32, j: u32) -> vec4<f32> {
@@ -36,12 +37,12 @@ fn put_query(head: u32, at: u32, pair: vec2<f32>) {
   query[i][at % 4u + 1u] = pair.y;
 }
 
-// The largest, or the sum, of every query head's row of `scratch`, for all lanes.
-fn reduce(lane: u32, largest: bool) -> array<f32, GROUP> {
+// The largest, or the sum, of every head's row of `scratch`, for all lanes.
+fn reduce(lane: u32, largest: bool) -> array<f32, HEADS> {
   workgroupBarrier();
   for (var half = TILE / 2u; half > 0u; half /= 2u) {
     if (lane < half) {
-      for (var g = 0u; g < GROUP; g++) {
+      for (var g = 0u; g < HEADS; g++) {
         let a = scratch[g * TILE + lane];
         let b = scratch[g * TILE + lane + half];
         scratch[g * TILE + lane] = select(a + b, max(a, b), largest);
@@ -49,8 +50,8 @@ fn reduce(lane: u32, largest: bool) -> array<f32, GROUP> {
     }
     workgroupBarrier();
   }
-  var result: array<f32, GROUP>;
-  for (var g = 0u; g < GROUP; g++) { result[g] = scratch[g * TILE]; }
+  var result: array<f32, HEADS>;
+  for (var g = 0u; g < HEADS; g++) { result[g] = scratch[g * TILE]; }
   workgroupBarrier();
   return result;
 }
@@ -58,6 +59,7 @@ fn reduce(lane: u32, largest: bool) -> array<f32, GROUP> {
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let kv_head = group.x;
+  let first_head = kv_head * GROUP + group.z * HEADS;
   let position = step.position;
   let length = position + 1u;
   let span = span_size(length);
@@ -65,9 +67,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (start >= length) { return; }
   let end = min(start + span, length);
 
-  for (var i = lane; i < GROUP * QUADS; i += WORKGROUP) {
+  for (var i = lane; i < HEADS * QUADS; i += WORKGROUP) {
     let j = i % QUADS;
-    let r = rotate4(load4(kv_head * GROUP + i / QUADS, j), position, j) * SCALE;
+    let r = rotate4(load4(first_head + i / QUADS, j), position, j) * SCALE;
     put_query(i / QUADS, rope_low(j), r.xy);
     put_query(i / QUADS, rope_high(j), r.zw);
   }
@@ -81,24 +83,23 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       new_v[rope_high(lane) / 2u] = pack2x16float(v.zw);
     }
     workgroupBarrier();
-    if (lane < OCTETS) {
+    if (lane < OCTETS && group.z == 0u) {
       let at = paged(position, kv_head, 8u) + lane;
       let i = 4u * lane;
       k_pool[at] = vec4<u32>(new_k[i], new_k[i + 1u], new_k[i + 2u], new_k[i + 3u]);
       v_pool[at] = vec4<u32>(new_v[i], new_v[i + 1u], new_v[i + 2u], new_v[i + 3u]);
     }
   }
-  storageBarrier();
   workgroupBarrier();
 
   let pair = lane % PAIRS;
-  var acc: array<vec2<f32>, GROUP>;
-  var top: array<f32, GROUP>;
-  var total: array<f32, GROUP>;
-  for (var g = 0u; g < GROUP; g++) { top[g] = LOWEST; }
+  var acc: array<vec2<f32>, HEADS>;
+  var top: array<f32, HEADS>;
+  var total: array<f32, HEADS>;
+  for (var g = 0u; g < HEADS; g++) { top[g] = LOWEST; }
   for (var tile = start; tile < end; tile += TILE) {
     // Zeroed by hand: SwiftShader does not renew a bare `var` in each round of a loop.
-    var score = array<f32, GROUP>();
+    var score = array<f32, HEADS>();
     let inside = tile + lane < end;
     if (lane < TILE / KV_BLOCK) {
       blocks[lane] = block_table[min(tile / KV_BLOCK + lane, position / KV_BLOCK)];
@@ -107,18 +108,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (inside) {
       let at = place(lane, kv_head);
       for (var o = 0u; o < OCTETS; o++) {
-        let words = k_pool[at + o];
+        var words = k_pool[at + o];
+        if (tile + lane == position) {
+          let i = 4u * o;
+          words = vec4<u32>(new_k[i], new_k[i + 1u], new_k[i + 2u], new_k[i + 3u]);
+        }
         let a = vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
         let b = vec4<f32>(unpack2x16float(words.z), unpack2x16float(words.w));
-        for (var g = 0u; g < GROUP; g++) {
+        for (var g = 0u; g < HEADS; g++) {
           let i = g * QUADS + 2u * o;
           score[g] += dot(query[i], a) + dot(query[i + 1u], b);
         }
       }
     }
-    for (var g = 0u; g < GROUP; g++) { scratch[g * TILE + lane] = select(LOWEST, score[g], inside); }
+    for (var g = 0u; g < HEADS; g++) { scratch[g * TILE + lane] = select(LOWEST, score[g], inside); }
     let tile_top = reduce(lane, true);
-    for (var g = 0u; g < GROUP; g++) {
+    for (var g = 0u; g < HEADS; g++) {
       let new_top = max(top[g], tile_top[g]);
       let fade = exp(top[g] - new_top);
       let weight = select(0.0, exp(score[g] - new_top), inside);
@@ -132,12 +137,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var i = lane / PAIRS; i < count; i += LANES * AHEAD) {
       var v: array<u32, AHEAD>;
       for (var a = 0u; a < AHEAD; a++) {
-        v[a] = v_pool[place(min(i + a * LANES, count - 1u), kv_head) + pair / 4u][pair % 4u];
+        let t = min(i + a * LANES, count - 1u);
+        v[a] = v_pool[place(t, kv_head) + pair / 4u][pair % 4u];
+        if (tile + t == position) { v[a] = new_v[pair]; }
       }
       for (var a = 0u; a < AHEAD; a++) {
         let t = i + a * LANES;
         if (t < count) {
-          for (var g = 0u; g < GROUP; g++) {
+          for (var g = 0u; g < HEADS; g++) {
             acc[g] += weights[g * TILE + t] * unpack2x16float(v[a]);
           }
         }
@@ -146,10 +153,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     workgroupBarrier();
   }
 
-  for (var g = 0u; g < GROUP; g++) { scratch[g * TILE + lane] = total[g]; }
+  for (var g = 0u; g < HEADS; g++) { scratch[g * TILE + lane] = total[g]; }
   let sums = reduce(lane, false);
-  for (var g = 0u; g < GROUP; g++) {
-    let head = kv_head * GROUP + g;
+  for (var g = 0u; g < HEADS; g++) {
+    let head = first_head + g;
     values[lane] = acc[g];
     workgroupBarrier();
     if (lane < PAIRS) {

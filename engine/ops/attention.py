@@ -198,10 +198,17 @@ def _attend(
     b.call(Call("attention", args, ("y",), reference, shader, grid))
 
 
+def _split_heads(kv: KVLayout) -> int:
+    """Query heads of a workgroup of attention_split. More of them share loads of K and V, but a
+    workgroup takes longer, and there are few; two is the best for a GPU with many cores."""
+    return 2 if kv.group % 2 == 0 else 1
+
+
 def _split_fits(b: PlanBuilder, kv: KVLayout) -> bool:
     """Whether attention_split has a lane for each pair of a head, and memory for queries, scores
     (twice), sums of values, new K and V."""
-    queries, scores = kv.group * kv.head_dim, 2 * kv.group * SPLIT_WORKGROUP
+    heads = _split_heads(kv)
+    queries, scores = heads * kv.head_dim, 2 * heads * SPLIT_WORKGROUP
     blocks = SPLIT_WORKGROUP // KV_BLOCK
     nbytes = 4 * (queries + scores + 2 * SPLIT_WORKGROUP + kv.head_dim + blocks)
     return kv.head_dim // 2 <= SPLIT_WORKGROUP and nbytes <= b.traits.workgroup_bytes
@@ -211,6 +218,7 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> 
     pairs = kv.head_dim // 2
     parts = b.activation("parts", kv.q_heads, SPLITS, kv.head_dim)
     stats = b.activation("stats", kv.q_heads, SPLITS, 2)
+    heads = _split_heads(kv)
     sizes = {"SPLITS": SPLITS, "TILE": SPLIT_WORKGROUP}
     shader = Shader(
         "attention_split",
@@ -225,7 +233,7 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> 
             Slot("stats", "array<vec2<f32>>", "read_write"),
         ),
         lib=("step", "rope", "paged", "span"),
-        consts={**_consts(kv, SPLIT_WORKGROUP), "GROUP": kv.group, **sizes},
+        consts={**_consts(kv, SPLIT_WORKGROUP), "GROUP": kv.group, "HEADS": heads, **sizes},
         overrides={"SCALE": kv.scale, "HALVES": int(kv.halves)},
     )
     args = {
@@ -245,7 +253,7 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> 
         a["parts"][:, 0] = attend(q, a, kv).reshape(kv.q_heads, kv.head_dim)
         a["stats"][:, 0] = (0.0, 1.0)
 
-    grid = Grid(kv.kv_heads, SPLITS)
+    grid = Grid(kv.kv_heads, SPLITS, kv.group // heads)
     writes = ("k_pool", "v_pool", "parts", "stats")
     b.call(Call("attention_split", args, writes, split_reference, shader, grid))
 

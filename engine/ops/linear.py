@@ -22,6 +22,7 @@ from engine.plan import Call, Grid, PlanBuilder, Tensor, Weight
 from engine.shaders import Shader, Slot
 
 FEW_ROWS = 4096
+MANY_ROWS = 16384
 TERMS = {"q8": 1, "q16": 2}  # bytes an integer activation
 
 
@@ -137,10 +138,12 @@ def _call(
 
 
 def _team(b: PlanBuilder, layer: _Layer) -> Call:
-    """One token, a team of lanes for a few rows."""
-    subgroup = b.traits.subgroup
-    team = min(subgroup, 32) if subgroup else 16
-    workgroup, rows = 64, 2 if layer.parts == 2 else 4
+    """One token, a team of lanes for a few rows. Many rows (the output matrix) fill a GPU anyway,
+    and then more rows a team share the loads of the activations."""
+    subgroup, many = b.traits.subgroup, layer.rows >= MANY_ROWS
+    widest = 16 if layer.parts == 2 and layer.rows >= FEW_ROWS else 32
+    team = min(subgroup, widest) if subgroup else 16
+    workgroup, rows = 64, 4 if many and layer.parts == 1 else 2
     norm = "input_norm" if layer.norm else "input_plain"
     grid = Grid.rows(ceil(layer.rows / (workgroup // team * rows)))
     return _call(

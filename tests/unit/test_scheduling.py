@@ -83,6 +83,8 @@ def test_pace_finds_the_size_that_fits() -> None:
     assert pace.size == 62
     pace.measured(20, 0.1)  # short and too slow all the same
     assert pace.size == 10
+    pace.measured(1, 9.0)  # slow, but not by its size
+    assert pace.size == 10
     pace.measured(10, 9.0)
     assert pace.size == 8
     pace.measured(8, 1e-5)
