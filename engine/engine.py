@@ -135,7 +135,9 @@ class Engine:
                 )
             session.reset()
             answers = []
+            encoding = 0.0
             for length, cached, count in ((prefill, 0, 1), (context, context - 1, steps + 1)):
+                encoding = model.device.encode_ms()
                 config = GenerateConfig(max_tokens=count)
                 session.pretend([100 + i % 100 for i in range(length)], cached)
                 run = Run(model, session, scheduler, config, self._host, ends=frozenset())
@@ -146,6 +148,7 @@ class Engine:
                 "prefill_tokens_per_s": answers[0]["prefill_tokens_per_s"],
                 "decode_tokens_per_s": answers[1]["decode_tokens_per_s"],
                 "host_ms_per_token": answers[1]["host_ms_per_token"],
+                "encode_ms_per_token": (model.device.encode_ms() - encoding) / (steps + 1),
                 "dispatches_per_token": len(model.plans[DECODE].calls),
                 "chunk": scheduler.prefill_pace.size,
                 "burst": scheduler.decode_pace.size,

@@ -82,8 +82,9 @@ export class Gpu {
     this.readers = [];
     /** @type {GPUBuffer | null} */
     this.previousShard = null;
-    this.encodeMs = 0;
-    this.submits = 0;
+    /** The GPU is done with the last shard. @type {Promise<undefined>} */
+    this.uploaded = Promise.resolve(undefined);
+    this.encodeMs = 0; // spent recording and submitting commands
     /** @type {string | null} */
     this.failure = null;
     this.epoch = 0; // counts `clear`: what began before it must not touch what came after
@@ -249,7 +250,6 @@ export class Gpu {
       }
       this.device.queue.submit([encoder.finish()]);
     }
-    this.submits += repeat;
     this.encodeMs += performance.now() - started;
     return this.#settle(reader ? this.#ids(reader, first, count) : this.#idle());
   }
@@ -361,7 +361,8 @@ export class Gpu {
   }
 
   /** Takes the next shard of a model: puts it on the GPU and repacks the weights in it. The last
-   * `carry` bytes stay for the next shard, whose first block they begin.
+   * `carry` bytes stay for the next shard, whose first block they begin. Resolves when the shard
+   * is on its way: the next one can be read meanwhile.
    * @param {Uint8Array} bytes @param {number} carry @param {string} jobsJson WireJob[]
    * @param {string} kernelsJson code of each repack kernel */
   async upload(bytes, carry, jobsJson, kernelsJson) {
@@ -374,6 +375,7 @@ export class Gpu {
         return { job, kernel, pipeline: await this.#pipeline(kernel.code, kernel) };
       }),
     );
+    await this.#settle(this.uploaded); // so that two shards are held, and no more
     this.#same(epoch);
     const size = CARRY + Math.ceil(bytes.length / 4) * 4;
     const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
@@ -403,7 +405,7 @@ export class Gpu {
     this.previousShard = carry ? raw : null;
     if (!carry) raw.destroy();
     parameters.destroy();
-    await this.#settle(this.#idle());
+    this.uploaded = this.device.queue.onSubmittedWorkDone();
   }
 
   /** @param {WireJob[]} jobs @returns {GPUBuffer} */

@@ -56,6 +56,10 @@ class Device(Protocol):
         """GPU time of one run of a plan: (label, dispatches, milliseconds); empty if unknown."""
         ...
 
+    def encode_ms(self) -> float:
+        """Milliseconds spent recording and submitting commands, since the device was made."""
+        ...
+
     def memory(self) -> Mapping[str, int]:
         """Bytes held, by label."""
         ...

@@ -119,6 +119,10 @@ class CpuDevice:
             rows[label] = (label, count + 1, total + ms)
         return list(rows.values())
 
+    def encode_ms(self) -> float:
+        """Nothing is recorded here."""
+        return 0.0
+
     def memory(self) -> Mapping[str, int]:
         """Bytes held, by label."""
         return {"weights" if k == "weight" else k: v for k, v in self._labels.items()}

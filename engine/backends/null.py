@@ -51,6 +51,10 @@ class NullDevice:
         """Nothing takes time here."""
         return []
 
+    def encode_ms(self) -> float:
+        """Nothing is recorded here."""
+        return 0.0
+
     def memory(self) -> Mapping[str, int]:
         """What the tensors would take."""
         held: dict[str, int] = {}

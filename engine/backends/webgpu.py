@@ -103,6 +103,10 @@ class WebGpuDevice:
         """GPU time by kernel and shape."""
         return [tuple(row) for row in json.loads(await self._gpu.profile(plan, tokens))]
 
+    def encode_ms(self) -> float:
+        """JavaScript's share of the host's time."""
+        return float(self._gpu.encodeMs)
+
     def memory(self) -> Mapping[str, int]:
         """GPU bytes by label."""
         held: dict[str, int] = json.loads(self._gpu.memory())
