@@ -9,11 +9,11 @@
  * The result is shown as a table and left in `window.benchResult`.
  */
 
-import { Octavo } from './client.mjs';
+import { Octavo } from "./client.mjs";
 
 /**
- * @typedef {import('./client.mjs').LoadResult} LoadResult
- * @typedef {import('./client.mjs').Measurement} Measurement
+ * @typedef {import("./client.mjs").LoadResult} LoadResult
+ * @typedef {import("./client.mjs").Measurement} Measurement
  *
  * @typedef {object} Row one figure
  * @property {string} id stable
@@ -49,13 +49,15 @@ const QUICK = {
 const MIN_STEPS = 8;
 
 const address = new URLSearchParams(location.search);
-const reports = address.get('report') === '1';
+const reports = address.get("report") === "1";
 /** @type {Row[]} */
 const rows = [];
+/** Device time by kernel after each decode measurement. @type {Record<string, Measurement["kernels"]>} */
+const kernels = {};
 
-const button = /** @type {HTMLButtonElement} */ (byId('start'));
-button.addEventListener('click', run);
-if (reports || address.get('start') === '1') run();
+const button = /** @type {HTMLButtonElement} */ (byId("start"));
+button.addEventListener("click", run);
+if (reports || address.get("start") === "1") run();
 
 async function run() {
   button.disabled = true;
@@ -63,10 +65,10 @@ async function run() {
   let result;
   try {
     result = await measureAll();
-    await say('Done.');
+    await say("Done.");
   } catch (error) {
     const { name, code, message } = /** @type {any} */ (error);
-    result = { error: { code: code ?? name ?? 'unknown', message: message ?? String(error) } };
+    result = { error: { code: code ?? name ?? "unknown", message: message ?? String(error) } };
     await say(`Failed: ${message ?? error}`);
   }
   Object.assign(window, { benchResult: result });
@@ -77,16 +79,16 @@ async function run() {
 async function measureAll() {
   const options = loadOptions();
   await emptyCaches();
-  const cold = await loadWith(new Octavo(), options, 'cold');
+  const cold = await loadWith(new Octavo(), options, "cold");
   const { device, model } = cold.result;
-  byId('device').textContent = `${model.name} on ${device.name}`;
+  byId("device").textContent = `${model.name} on ${device.name}`;
   cold.client.close();
-  const cached = await loadWith(new Octavo(), options, 'cached');
+  const cached = await loadWith(new Octavo(), options, "cached");
   const client = cached.client;
   const sizes = chooseSizes(cached.result);
 
-  loadRows('cold', cold);
-  loadRows('cached', cached);
+  loadRows("cold", cold);
+  loadRows("cached", cached);
   await measureFirstTokens(client);
   await measureSpeed(client, sizes);
   await measureStops(client, sizes.stops);
@@ -101,40 +103,41 @@ async function measureAll() {
     memory_bytes,
     quick: sizes.runs === QUICK.runs,
     rows,
+    kernels,
   };
 }
 
-/** @returns {import('./client.mjs').LoadOptions} */
+/** @returns {import("./client.mjs").LoadOptions} */
 function loadOptions() {
-  const names = ['device', 'activations', 'model'];
+  const names = ["device", "activations", "model"];
   const texts = names.map((name) => [name, address.get(name) || undefined]);
-  const context = address.get('context') ? Number(address.get('context')) : undefined;
-  const given = [...texts, ['context', context]].filter(([, value]) => value !== undefined);
+  const context = address.get("context") ? Number(address.get("context")) : undefined;
+  const given = [...texts, ["context", context]].filter(([, value]) => value !== undefined);
   return Object.fromEntries(given);
 }
 
 /** @param {LoadResult} result */
 function chooseSizes({ device, model }) {
-  const quick = address.get('quick');
-  const sizes = (quick === null ? device.software : quick === '1') ? QUICK : FULL;
+  const quick = address.get("quick");
+  const sizes = (quick === null ? device.software : quick === "1") ? QUICK : FULL;
   const fits = (/** @type {number} */ tokens) => tokens + MIN_STEPS <= model.context;
   return {
     ...sizes,
-    warm: device.kind === 'cpu' ? QUICK.warm : Math.min(sizes.warm, model.context >> 1),
-    prefill: (numbers('prefill') ?? sizes.prefill).filter(fits),
-    contexts: (numbers('contexts') ?? sizes.contexts).filter(fits),
+    warm: device.kind === "cpu" ? QUICK.warm : Math.min(sizes.warm, model.context >> 1),
+    prefill: (numbers("prefill") ?? sizes.prefill).filter(fits),
+    contexts: (numbers("contexts") ?? sizes.contexts).filter(fits),
   };
 }
 
 /** @param {string} name of an address parameter */
 function numbers(name) {
-  const found = (address.get(name) ?? '').split(',').map(Number).filter((n) => n > 0);
+  const found = (address.get(name) ?? "").split(",").map(Number).filter((n) => n > 0);
   return found.length ? found : null;
 }
 
 /** Makes the next load a first visit's, as far as a page can. */
 async function emptyCaches() {
-  await say('Emptying the caches');
+  await say("Emptying the caches");
   const workers = (await navigator.serviceWorker?.getRegistrations()) ?? [];
   await Promise.all(workers.map((registration) => registration.unregister()));
   await Promise.all((await caches.keys()).map((name) => caches.delete(name)));
@@ -144,7 +147,7 @@ async function emptyCaches() {
  * Loads the model in a fresh worker. The time includes the start of the worker and of Python.
  *
  * @param {Octavo} client made just now
- * @param {import('./client.mjs').LoadOptions} options
+ * @param {import("./client.mjs").LoadOptions} options
  * @param {string} kind
  * @returns {Promise<Load & {client: Octavo}>}
  */
@@ -165,11 +168,11 @@ async function loadWith(client, options, kind) {
  */
 function loadRows(kind, { seconds, stages, result }) {
   const ends = Object.entries(stages).map(([stage, end]) => `${stage} ${end.toFixed(2)}`);
-  add(`load_${kind}_s`, `load, ${kind}`, seconds, 's', `ended at: ${ends.join(', ')}`);
+  add(`load_${kind}_s`, `load, ${kind}`, seconds, "s", `ended at: ${ends.join(", ")}`);
   const uploading = stages.weights - stages.device;
   if (!(uploading > 0)) return;
   const rate = result.model.bytes / 1e6 / uploading;
-  add(`weights_${kind}_mb_per_s`, `weights onto the device, ${kind}`, rate, 'MB/s');
+  add(`weights_${kind}_mb_per_s`, `weights onto the device, ${kind}`, rate, "MB/s");
 }
 
 /**
@@ -181,12 +184,12 @@ function loadRows(kind, { seconds, stages, result }) {
 async function measureFirstTokens(client) {
   const times = [];
   let prompt_tokens = 0;
-  for (const start of ['One', 'Two', 'Six']) {
+  for (const start of ["One", "Two", "Six"]) {
     await say(`Time to first token, answer ${times.length + 1}`);
     await client.reset();
     const messages = [
-      { role: 'system', content: `${start} short answer, please.` },
-      { role: 'user', content: 'Which animals live in the deep sea, and what do they eat?' },
+      { role: "system", content: `${start} short answer, please.` },
+      { role: "user", content: "Which animals live in the deep sea, and what do they eat?" },
     ];
     const started = performance.now();
     let first = 0;
@@ -198,9 +201,9 @@ async function measureFirstTokens(client) {
     times.push(first);
   }
   const note = `${prompt_tokens} prompt tokens`;
-  add('ttft_cold_ms', 'time to first token, first answer', times[0], 'ms', note);
-  add('ttft_warm_ms', 'time to first token, third answer', times[2], 'ms', note);
-  add('ttft_first_to_second', 'first answer to second', times[0] / times[1], 'times');
+  add("ttft_cold_ms", "time to first token, first answer", times[0], "ms", note);
+  add("ttft_warm_ms", "time to first token, third answer", times[2], "ms", note);
+  add("ttft_first_to_second", "first answer to second", times[0] / times[1], "times");
 }
 
 /**
@@ -208,7 +211,7 @@ async function measureFirstTokens(client) {
  * @param {Sizes} sizes
  */
 async function measureSpeed(client, sizes) {
-  await say('Warming up');
+  await say("Warming up");
   // the engine learns here how much it may give the device at once
   const first = { prefill: sizes.warm, context: 1, steps: MIN_STEPS };
   const { decode_tokens_per_s } = await client.measure(first);
@@ -217,7 +220,7 @@ async function measureSpeed(client, sizes) {
     await say(`Prefill of ${prefill} tokens`);
     const all = await repeat(sizes, () => client.measure({ prefill, context: 1, steps: 1 }));
     const rates = all.map((m) => m.prefill_tokens_per_s);
-    add(`prefill_${prefill}_tokens_per_s`, `prefill, ${prefill} tokens`, median(rates), 'tokens/s',
+    add(`prefill_${prefill}_tokens_per_s`, `prefill, ${prefill} tokens`, median(rates), "tokens/s",
       spread(rates));
   }
   for (const context of sizes.contexts) {
@@ -241,19 +244,20 @@ function decodeRows(context, steps, all) {
   const host = median(hosts);
   const encodes = all.map((m) => m.encode_ms_per_token ?? NaN);
   const { dispatches_per_token, burst, memory } = all[all.length - 1];
-  add(`decode_${context}_tokens_per_s`, `decode, context ${context}`, rate, 'tokens/s',
+  kernels[`context ${context}`] = all[all.length - 1].kernels;
+  add(`decode_${context}_tokens_per_s`, `decode, context ${context}`, rate, "tokens/s",
     `${steps} tokens in bursts of ${burst}; ${spread(rates)}`);
-  add(`host_${context}_ms`, `Python and JavaScript a token, context ${context}`, host, 'ms',
+  add(`host_${context}_ms`, `Python and JavaScript a token, context ${context}`, host, "ms",
     spread(hosts));
-  add(`host_${context}_percent`, '  share of the token’s time', host * rate / 10, '%');
+  add(`host_${context}_percent`, "  share of the token’s time", host * rate / 10, "%");
   if (!Number.isNaN(encodes[0])) {
-    add(`encode_${context}_ms`, '  of it recording GPU commands', median(encodes), 'ms');
+    add(`encode_${context}_ms`, "  of it recording GPU commands", median(encodes), "ms");
   }
-  if (rows.some(({ id }) => id === 'dispatches')) return;
-  add('dispatches', 'dispatches a token', dispatches_per_token, '');
+  if (rows.some(({ id }) => id === "dispatches")) return;
+  add("dispatches", "dispatches a token", dispatches_per_token, "");
   const held = Object.entries(memory);
-  add('memory_mb', 'device memory', held.reduce((sum, [, bytes]) => sum + bytes, 0) / 1e6, 'MB');
-  for (const [label, bytes] of held) add(`memory_${label}_mb`, `  ${label}`, bytes / 1e6, 'MB');
+  add("memory_mb", "device memory", held.reduce((sum, [, bytes]) => sum + bytes, 0) / 1e6, "MB");
+  for (const [label, bytes] of held) add(`memory_${label}_mb`, `  ${label}`, bytes / 1e6, "MB");
 }
 
 /**
@@ -264,7 +268,7 @@ function decodeRows(context, steps, all) {
  */
 async function measureStops(client, count) {
   const times = [];
-  const messages = [{ role: 'user', content: 'Write a very long story about a lighthouse.' }];
+  const messages = [{ role: "user", content: "Write a very long story about a lighthouse." }];
   for (let i = 0; i < count; i++) {
     await say(`Stopping, ${i + 1} of ${count}`);
     let asked = 0;
@@ -276,9 +280,9 @@ async function measureStops(client, count) {
       asked = performance.now();
       client.stop();
     }
-    if (reason === 'cancelled') times.push(performance.now() - asked);
+    if (reason === "cancelled") times.push(performance.now() - asked);
   }
-  if (times.length) add('stop_ms', 'stop', median(times), 'ms', spread(times));
+  if (times.length) add("stop_ms", "stop", median(times), "ms", spread(times));
 }
 
 /**
@@ -305,7 +309,7 @@ function median(values) {
 /** @param {number[]} values */
 function spread(values) {
   const [low, high] = [Math.min(...values), Math.max(...values)].map(digits);
-  return values.length === 1 ? 'one run' : `${values.length} runs, ${low} to ${high}`;
+  return values.length === 1 ? "one run" : `${values.length} runs, ${low} to ${high}`;
 }
 
 /**
@@ -330,12 +334,12 @@ function secondsSince(started) {
  * @param {string} unit
  * @param {string} [note]
  */
-function add(id, label, value, unit, note = '') {
+function add(id, label, value, unit, note = "") {
   rows.push({ id, label, value, unit, note });
-  const row = document.createElement('tr');
-  row.append(cell('th', label), cell('td', digits(value), 'value'), cell('td', unit),
-    cell('td', note, 'note'));
-  byId('rows').append(row);
+  const row = document.createElement("tr");
+  row.append(cell("th", label), cell("td", digits(value), "value"), cell("td", unit),
+    cell("td", note, "note"));
+  byId("rows").append(row);
 }
 
 /**
@@ -343,7 +347,7 @@ function add(id, label, value, unit, note = '') {
  * @param {string} text
  * @param {string} [className]
  */
-function cell(tag, text, className = '') {
+function cell(tag, text, className = "") {
   const created = document.createElement(tag);
   created.textContent = text;
   created.className = className;
@@ -357,7 +361,7 @@ function byId(id) {
 
 /** @param {string} text */
 async function say(text) {
-  byId('status').textContent = text;
+  byId("status").textContent = text;
   console.info(`bench: ${text}`);
   await post({ progress: text, at_s: Number((performance.now() / 1000).toFixed(1)) });
 }
@@ -365,6 +369,6 @@ async function say(text) {
 /** @param {object} body */
 async function post(body) {
   if (!reports) return;
-  const headers = { 'content-type': 'application/json' };
-  await fetch('/log', { method: 'POST', headers, body: JSON.stringify(body) });
+  const headers = { "content-type": "application/json" };
+  await fetch("/log", { method: "POST", headers, body: JSON.stringify(body) });
 }

@@ -93,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another flag for Chromium, as in --chromium-flag=--enable-features=Vulkan",
     )
     parser.add_argument("--runs", type=int, default=1, help="whole runs; medians are shown")
+    parser.add_argument("--kernels", action="store_true", help="also the time of every kernel")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="the result")
     parser.add_argument(
         "--set",
@@ -118,7 +119,8 @@ def main(arguments: argparse.Namespace) -> int:
             runs = _runs(way, browser, url, arguments, parameters)
             if runs:
                 measured.append({"title": way.title, "flags": list(way.flags), "runs": runs})
-                print("\n".join(["", *table(way.title, runs), ""]), flush=True)
+                kernels = kernel_table(runs[-1]) if arguments.kernels else []
+                print("\n".join(["", *table(way.title, runs), *kernels, ""]), flush=True)
     if not measured:
         return 1
     _write(arguments.json, browser, measured)
@@ -229,6 +231,17 @@ def table(title: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in medians(runs):
         value = f"{row['label']:<46}{_number(row['value']):>9} {row['unit']:<9}"
         lines.append(f"{value}{_aim(row, _kind(first)):<24}{row['note']}".rstrip())
+    return lines
+
+
+def kernel_table(result: Mapping[str, Any]) -> list[str]:
+    """Time of every kernel of a plan, each dispatch timed alone, the longest first."""
+    lines = []
+    for context, plans in result.get("kernels", {}).items():
+        for plan, rows in plans.items():
+            lines.append(f"{plan}, {context}: {sum(row[2] for row in rows):.2f} ms")
+            for label, count, ms in sorted(rows, key=lambda row: -row[2]):
+                lines.append(f"  {label:<36}{count:>4} x {ms / count * 1e3:>9.1f} us{ms:>9.2f} ms")
     return lines
 
 

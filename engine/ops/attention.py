@@ -314,8 +314,8 @@ def attend(q: Any, a: Mapping[str, Any], kv: KVLayout) -> Any:
     blocks = a["block_table"][: ceil(length / KV_BLOCK)]
 
     def gather(pool: Any) -> Any:
-        flat = pool[blocks].swapaxes(1, 2).reshape(-1, kv.kv_heads, kv.head_dim)
-        return flat[:length].swapaxes(0, 1).astype(np.float32)
+        by_head = pool[blocks].swapaxes(0, 1).reshape(kv.kv_heads, -1, kv.head_dim)
+        return by_head[:, :length].astype(np.float32, copy=False)
 
     keys, values = gather(a["k_pool"]), gather(a["v_pool"])
     heads = q.reshape(n, kv.kv_heads, kv.group, kv.head_dim).transpose(1, 2, 0, 3)

@@ -78,7 +78,7 @@ def test_parameters_are_name_and_value() -> None:
 
 def test_every_aim_names_a_row_that_the_page_makes() -> None:
     page = (ROOT / "web" / "bench.mjs").read_text()
-    made = re.findall(r"add\([`'](\w+(?:\$\{\w+\}\w*)*)[`']", page)
+    made = re.findall(r'add\([`"](\w+(?:\$\{\w+\}\w*)*)[`"]', page)
     assert len(made) > 10
     patterns = [re.sub(r"\$\{\w+\}", r"\\w+", id) for id in made]
     for aim in bench.AIMS:
@@ -141,3 +141,13 @@ def test_no_adapter_is_said_and_another_failure_is_an_error(
         bench.main(arguments("--device", "gpu"))
     with pytest.raises(HostError, match="--runs"):
         bench.main(arguments("--runs", "0"))
+
+
+def test_kernel_table_puts_the_longest_first() -> None:
+    rows = [["rmsnorm", 2, 0.5], ["linear 64x64", 4, 2.0]]
+    assert bench.kernel_table({"kernels": {"context 64": {"decode": rows}}}) == [
+        "decode, context 64: 2.50 ms",
+        "  linear 64x64                           4 x     500.0 us     2.00 ms",
+        "  rmsnorm                                2 x     250.0 us     0.50 ms",
+    ]
+    assert bench.kernel_table({}) == []
