@@ -82,10 +82,7 @@ class Run:
         host: Host,
         ends: frozenset[int],
     ) -> None:
-        self._model = model
-        self._device = model.device
-        self._session = session
-        self._scheduler = scheduler
+        self._use(model, session, scheduler)
         self._config = config
         self._now = host.now
         self._ends = ends
@@ -94,18 +91,32 @@ class Run:
         self._num_sampled = 0
         self._position = 0  # of the next token to compute
         self._waited = 0.0
+        self._started = host.now()
+
+    def _use(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
+        self._model = model
+        self._device = model.device
+        self._session = session
+        self._scheduler = scheduler
+
+    def move(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
+        """Go on with the same model loaded anew, after its device was lost: ``deltas`` then takes
+        the same ids, computes prompt and answer again, and continues where the answer stands."""
+        self._use(model, session, scheduler)
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one, ``answer`` is complete."""
-        started = self._now()
-        answer, session = self.answer, self._session
+        started, answer = self._started, self.answer
         answer.prompt_tokens = len(ids)
-        answer.cached_tokens = session.prompt(ids)
+        cached = self._session.prompt(ids + answer.ids)
         limit = self._model.context - len(ids)
         if self._config.max_tokens is not None:
             limit = min(limit, self._config.max_tokens)
+        begins = not answer.ids
         first = await self._prefill(stopped)
-        answer.first_token_seconds = self._now() - started
+        if begins:
+            answer.cached_tokens = cached
+            answer.first_token_seconds = self._now() - started
         if first is None:
             answer.finish_reason = "cancelled"
         else:

@@ -10,7 +10,7 @@ from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
 from engine.backends.webgpu import WebGpuDevice
 from engine.config import LoadConfig
-from engine.errors import CODES, OctavoError
+from engine.errors import OctavoError, as_octavo_error
 from engine.tokenizer import Encoder
 
 NO_ADAPTER = "This browser offers no GPU adapter (WebGPU), so the CPU computes the answers."
@@ -101,15 +101,3 @@ class BrowserHost:
     def now(self) -> float:
         """Seconds since the worker started."""
         return float(self._js.now()) / 1e3
-
-
-def as_octavo_error(error: Exception) -> OctavoError:
-    """Any error with its stable code; JavaScript errors may carry one as ``code``."""
-    if isinstance(error, OctavoError):
-        return error
-    code = getattr(error, "code", None)
-    if isinstance(code, str) and code in CODES:
-        hint = getattr(error, "hint", None)
-        message = str(getattr(error, "message", error))
-        return OctavoError(code, message, hint if isinstance(hint, str) else "")
-    return OctavoError("internal", f"{type(error).__name__}: {error}")

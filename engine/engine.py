@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from engine.answer import Answer, Delta, Run
 from engine.config import GenerateConfig, LoadConfig
-from engine.errors import OctavoError
+from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host, LoadedModel, StageProgress, load
 from engine.models.plans import DECODE, PREFILL
 from engine.ops.attention import KV_BLOCK
@@ -28,6 +28,7 @@ class Engine:
         self._session: Session | None = None
         self._scheduler: Scheduler | None = None
         self._loading: asyncio.Task[LoadedModel] | None = None
+        self._load_config = LoadConfig()  # of the loaded model
         # Loading, unloading and resetting change what an answer stands on: one at a time, and no
         # answer begins meanwhile.
         self._changing = asyncio.Lock()
@@ -63,9 +64,9 @@ class Engine:
         async with self._changing:
             await self._free()
             model = await load(self._host, config, progress)
-            self._model = model
-            self._session = Session(model.pool)
-            self._scheduler = Scheduler(model.device.traits.chunk, model.context)
+            self._load_config = config
+            self._take(model)
+            assert self._session and self._scheduler
             await self._rehearse(model, self._session, self._scheduler)
             return model
 
@@ -88,8 +89,10 @@ class Engine:
         """Answer a conversation: any number of ``Delta``, then one ``Answer``, with which the
         engine is ready again. Close the iterator if you leave it earlier.
 
+        If the GPU is lost, the model is loaded anew and the answer goes on where it stood.
         Raises OctavoError engine.not_loaded, engine.busy, prompt.empty, prompt.too_long,
-        template.invalid or gpu.lost. However it ends, nothing is left running on the device.
+        template.invalid, or gpu.lost for a second loss. However it ends, nothing is left running
+        on the device.
         """
         return self._answer(lambda model: model.encode(messages), config)
 
@@ -114,12 +117,37 @@ class Engine:
                     "Start a new conversation or shorten the message.",
                 )
             run = Run(model, session, scheduler, config, self._host, model.special.eos)
-            async with aclosing(run.deltas(ids, lambda: self._stopping)) as deltas:
-                async for delta in deltas:
-                    yield delta
+            healed = False
+            while True:
+                try:
+                    async with aclosing(run.deltas(ids, lambda: self._stopping)) as deltas:
+                        async for delta in deltas:
+                            yield delta
+                    break
+                except Exception as error:
+                    if healed or as_octavo_error(error).code != "gpu.lost":
+                        raise
+                    healed = True
+                    run.move(*await self._heal())
         finally:
             self._end()
         yield run.answer
+
+    async def _heal(self) -> tuple[LoadedModel, Session, Scheduler]:
+        """The model on a new device, its weights out of the browser's cache. What the lost one
+        held is gone, so that the conversation has to be computed again."""
+        lost, self._model = self._model, None
+        if lost:
+            lost.close()
+        model = await load(self._host, self._load_config, lambda *_: None)
+        self._take(model)
+        assert self._session and self._scheduler
+        return model, self._session, self._scheduler
+
+    def _take(self, model: LoadedModel) -> None:
+        self._model = model
+        self._session = Session(model.pool)
+        self._scheduler = Scheduler(model.device.traits.chunk, model.context)
 
     async def measure(self, prefill: int, context: int, steps: int) -> dict[str, Any]:
         """Speed of the loaded model: prefill of ``prefill`` tokens, then ``steps`` decode steps

@@ -47,3 +47,15 @@ class OctavoError(Exception):
     def to_wire(self) -> dict[str, str]:
         """The error as it crosses to the page."""
         return {"code": self.code, "message": self.message, "hint": self.hint}
+
+
+def as_octavo_error(error: Exception) -> OctavoError:
+    """Any error with its stable code; JavaScript errors may carry one as ``code``."""
+    if isinstance(error, OctavoError):
+        return error
+    code = getattr(error, "code", None)
+    if isinstance(code, str) and code in CODES:
+        hint = getattr(error, "hint", None)
+        message = str(getattr(error, "message", error))
+        return OctavoError(code, message, hint if isinstance(hint, str) else "")
+    return OctavoError("internal", f"{type(error).__name__}: {error}")

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from engine.answer import Delta
-from engine.browser import BrowserHost, as_octavo_error
+from engine.browser import BrowserHost
 from engine.config import GenerateConfig, LoadConfig, check_messages, positive_integer
 from engine.engine import Engine, describe
-from engine.errors import OctavoError
+from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
 
 Message = Mapping[str, Any]

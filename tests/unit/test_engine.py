@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine.answer import Answer, Delta
+from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
 from engine.backends.null import NullDevice
 from engine.config import GenerateConfig, LoadConfig
@@ -425,5 +426,73 @@ def test_measure() -> None:
         assert (await chat(engine, CHAT, max_tokens=9)).ids == golden("tiny")["prompts"][1]["ids"][
             :9
         ]
+
+    asyncio.run(run())
+
+
+class LosingHost(NativeHost):
+    """Its first ``losses`` devices are lost at run number ``at`` of their life."""
+
+    def __init__(self, at: int, losses: int = 1) -> None:
+        super().__init__(GOLDEN / "tiny.gguf")
+        self.at, self.losses, self.opened = at, losses, 0
+
+    async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
+        device = CpuDevice()
+        self.opened += 1
+        if self.opened <= self.losses:
+            run, count = device.run, 0
+
+            def losing(*args: Any) -> Awaitable[list[int]]:
+                nonlocal count
+                count += 1
+                if count >= self.at:
+                    raise OctavoError("gpu.lost")
+                return run(*args)
+
+            device.run = losing  # type: ignore[method-assign,assignment]
+        return device, ""
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_an_answer_goes_on_after_the_device_was_lost(temperature: float) -> None:
+    """Lost in prefill, at the first token or later: the text is that of an undisturbed run."""
+
+    async def run() -> None:
+        ids = golden("tiny")["prompts"][3]["prompt_ids"]
+        settings = {"max_tokens": 60, "temperature": temperature, "seed": 5}
+        want = await complete(await loaded(), ids, **settings)
+        lost_at = []
+        for at in range(3, 40):  # the warm-up takes two runs
+            host = LosingHost(at)
+            engine = Engine(host)
+            await engine.load(LoadConfig(context=512), lambda *_: None)
+            texts: list[str] = []
+            async for event in engine.complete(ids, GenerateConfig(**settings)):
+                if isinstance(event, Delta):
+                    texts.append(event.text)
+                else:
+                    assert (event.ids, event.text) == (want.ids, want.text)
+                    assert event.prompt_tokens == len(ids)
+            assert "".join(texts) == want.text
+            assert engine.state == "ready"
+            if host.opened == 1:
+                break  # an answer takes fewer runs than that
+            lost_at.append(at)
+        assert len(lost_at) > 10, "prefill takes nine runs; decode was interrupted too"
+
+    asyncio.run(run())
+
+
+def test_a_second_loss_ends_the_answer() -> None:
+    async def run() -> None:
+        engine = Engine(LosingHost(8, losses=2))
+        await engine.load(LoadConfig(context=512), lambda *_: None)
+        with pytest.raises(OctavoError) as caught:
+            await chat(engine, CHAT, max_tokens=100)
+        assert caught.value.code == "gpu.lost"
+        await engine.load(LoadConfig(context=512), lambda *_: None)
+        answer = await chat(engine, CHAT, max_tokens=9)
+        assert answer.ids == golden("tiny")["prompts"][1]["ids"][:9]
 
     asyncio.run(run())

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from engine.backends.cpu import CpuDevice
 from engine.backends.webgpu import WebGpuDevice, traits_of
-from engine.browser import as_octavo_error
 from engine.config import LoadConfig
 from engine.engine import Engine
-from engine.errors import CODES, OctavoError
+from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
 from engine.plan import Tensor
 from engine.weights.gguf import read_header
