@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from engine.answer import Answer, Delta, Run
@@ -19,14 +20,29 @@ from engine.session import Session
 State = Literal["empty", "loading", "ready", "generating"]
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A loaded model with its conversation and the pace of its device."""
+
+    model: LoadedModel
+    session: Session
+    scheduler: Scheduler
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> _Ready:
+        """A new conversation on a model."""
+        scheduler = Scheduler(model.device.traits.chunk, model.context)
+        if model.prefill_sample:
+            scheduler.prefill_pace.measured(*model.prefill_sample)
+        return cls(model, Session(model.pool), scheduler)
+
+
 class Engine:
     """Loads a model and answers; one answer at a time."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._model: LoadedModel | None = None
-        self._session: Session | None = None
-        self._scheduler: Scheduler | None = None
+        self._ready: _Ready | None = None
         self._loading: asyncio.Task[LoadedModel] | None = None
         self._load_config = LoadConfig()  # of the loaded model
         # Loading, unloading and resetting change what an answer stands on: one at a time, and no
@@ -44,7 +60,7 @@ class Engine:
             return "loading"
         if self._generating:
             return "generating"
-        return "ready" if self._model else "empty"
+        return "ready" if self._ready else "empty"
 
     async def load(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
         """Load a model in place of the one that is there. OctavoError request.cancelled if
@@ -64,24 +80,29 @@ class Engine:
         async with self._changing:
             await self._free()
             model = await load(self._host, config, progress)
-            self._load_config = config
-            self._take(model)
-            assert self._session and self._scheduler
-            await self._rehearse(model, self._session, self._scheduler)
+            ready = _Ready.of(model)
+            try:
+                await self._rehearse(ready)
+            except BaseException:
+                model.close()
+                raise
+            self._ready, self._load_config = ready, config
             return model
 
-    async def _rehearse(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
+    async def _rehearse(self, ready: _Ready) -> None:
         """Warm up template, tokenizer and, where that takes no time, the step loop: a first answer
         should be no slower than a second."""
+        model = ready.model
         with suppress(OctavoError):  # a template may want other messages than this one
             ids = model.encode([{"role": "user", "content": "Hello"}])
             if model.prefill_sample and len(ids) < model.context:
-                scheduler.prefill_pace.measured(*model.prefill_sample)
-                ends = model.special.eos
-                run = Run(model, session, scheduler, GenerateConfig(max_tokens=2), self._host, ends)
+                run = self._run(ready, GenerateConfig(max_tokens=2), model.special.eos)
                 async for _ in run.deltas(ids, lambda: False):
                     pass
-        session.reset()
+        ready.session.reset()
+
+    def _run(self, ready: _Ready, config: GenerateConfig, ends: frozenset[int]) -> Run:
+        return Run(ready.model, ready.session, ready.scheduler, config, self._host, ends)
 
     def generate(
         self, messages: list[dict[str, str]], config: GenerateConfig
@@ -105,7 +126,8 @@ class Engine:
     async def _answer(
         self, prompt: Callable[[LoadedModel], list[int]], config: GenerateConfig
     ) -> AsyncGenerator[Delta | Answer, None]:
-        model, session, scheduler = await self._begin()
+        ready = await self._begin()
+        model = ready.model
         try:
             ids = prompt(model)
             if not ids:
@@ -116,7 +138,7 @@ class Engine:
                     f"The conversation has {len(ids)} tokens; the context holds {model.context}.",
                     "Start a new conversation or shorten the message.",
                 )
-            run = Run(model, session, scheduler, config, self._host, model.special.eos)
+            run = self._run(ready, config, model.special.eos)
             healed = False
             while True:
                 try:
@@ -128,26 +150,20 @@ class Engine:
                     if healed or as_octavo_error(error).code != "gpu.lost":
                         raise
                     healed = True
-                    run.move(*await self._heal())
+                    ready = await self._heal(model)
+                    run.move(ready.model, ready.session, ready.scheduler)
         finally:
             self._end()
         yield run.answer
 
-    async def _heal(self) -> tuple[LoadedModel, Session, Scheduler]:
+    async def _heal(self, lost: LoadedModel) -> _Ready:
         """The model on a new device, its weights out of the browser's cache. What the lost one
         held is gone, so that the conversation has to be computed again."""
-        lost, self._model = self._model, None
-        if lost:
-            lost.close()
-        model = await load(self._host, self._load_config, lambda *_: None)
-        self._take(model)
-        assert self._session and self._scheduler
-        return model, self._session, self._scheduler
-
-    def _take(self, model: LoadedModel) -> None:
-        self._model = model
-        self._session = Session(model.pool)
-        self._scheduler = Scheduler(model.device.traits.chunk, model.context)
+        self._ready = None
+        lost.close()
+        ready = _Ready.of(await load(self._host, self._load_config, lambda *_: None))
+        self._ready = ready
+        return ready
 
     async def measure(self, prefill: int, context: int, steps: int) -> dict[str, Any]:
         """Speed of the loaded model: prefill of ``prefill`` tokens, then ``steps`` decode steps
@@ -155,7 +171,8 @@ class Engine:
 
         Raises OctavoError request.invalid if that does not fit into the context.
         """
-        model, session, scheduler = await self._begin()
+        ready = await self._begin()
+        model, session, scheduler = ready.model, ready.session, ready.scheduler
         try:
             if max(prefill, context + steps) >= model.context:
                 raise OctavoError(
@@ -168,7 +185,7 @@ class Engine:
                 encoding = model.device.encode_ms()
                 config = GenerateConfig(max_tokens=count)
                 session.pretend([100 + i % 100 for i in range(length)], cached)
-                run = Run(model, session, scheduler, config, self._host, ends=frozenset())
+                run = self._run(ready, config, frozenset())
                 async for _ in run.deltas(session.tokens, lambda: self._stopping):
                     pass
                 answers.append(run.answer.to_wire()["timing"])
@@ -190,19 +207,19 @@ class Engine:
             session.reset()
             self._end()
 
-    async def _begin(self) -> tuple[LoadedModel, Session, Scheduler]:
+    async def _begin(self) -> _Ready:
         """Take the engine for an answer; OctavoError engine.not_loaded or engine.busy."""
         if self._loading:
             raise OctavoError("engine.busy", "A model is being loaded.")
         async with self._changing:
             pass  # a reset under way ends first; from here to the end nothing is awaited
-        if not self._model or not self._session or not self._scheduler:
+        if not self._ready:
             raise OctavoError("engine.not_loaded", hint="Load a model first.")
         if self._generating:
             raise OctavoError("engine.busy", hint="Stop it, or wait until it has ended.")
         self._generating, self._stopping = True, False
         self._idle.clear()
-        return self._model, self._session, self._scheduler
+        return self._ready
 
     def _end(self) -> None:
         self._generating = False
@@ -223,8 +240,8 @@ class Engine:
         self._stopping = True
         async with self._changing:
             await self._stopped()
-            if self._session:
-                self._session.reset()
+            if self._ready:
+                self._ready.session.reset()
 
     async def unload(self) -> None:
         """Stop, and free the model."""
@@ -241,21 +258,21 @@ class Engine:
 
     async def _free(self) -> None:
         await self._stopped()
-        if self._model:
-            self._model.close()
-        self._model = self._session = self._scheduler = None
+        if self._ready:
+            self._ready.model.close()
+        self._ready = None
 
     def status(self) -> dict[str, Any]:
         """State, device, model and KV use, as it crosses to the page."""
         status: dict[str, Any] = {"state": self.state}
-        if self._model:
-            pool = self._model.pool
-            status |= describe(self._model)
+        if self._ready:
+            pool = self._ready.model.pool
+            status |= describe(self._ready.model)
             status["kv"] = {
                 "block_size": KV_BLOCK,
                 "num_blocks": pool.num_blocks,
                 "free_blocks": pool.num_free,
-                "cached_tokens": self._session.num_cached if self._session else 0,
+                "cached_tokens": self._ready.session.num_cached,
             }
         return status
 

@@ -87,8 +87,8 @@ def test_chunks_and_bursts_change_nothing() -> None:
         answers = []
         for chunk, burst in ((1, 1), (3, 1), (16, 7), (16, 32)):
             engine = await loaded()
-            scheduler = engine._scheduler
-            assert scheduler
+            assert engine._ready
+            scheduler = engine._ready.scheduler
             scheduler.prefill_pace.size = chunk
             scheduler.decode_pace.size = burst
             # Fixed sizes: nothing is learned.
@@ -255,8 +255,8 @@ def test_what_the_device_is_asked_to_do() -> None:
     async def run() -> None:
         device = NullDevice(sampled_id=77)
         engine = await loaded(device=device)
-        scheduler = engine._scheduler
-        assert scheduler
+        assert engine._ready
+        scheduler = engine._ready.scheduler
         scheduler.prefill_pace.measured = lambda *_: None  # type: ignore[method-assign]
         scheduler.decode_pace.measured = lambda *_: None  # type: ignore[method-assign]
         scheduler.prefill_pace.size, scheduler.decode_pace.size = 16, 4
@@ -384,8 +384,8 @@ def test_a_device_that_fails_leaves_the_engine_usable() -> None:
     async def run(failing_run: int) -> None:
         device = CpuDevice()
         engine = await loaded(device=device)
-        scheduler = engine._scheduler
-        assert scheduler
+        assert engine._ready
+        scheduler = engine._ready.scheduler
         scheduler.decode_pace.size = 8  # two bursts in flight
         good, count = device.run, 0
 
@@ -413,6 +413,33 @@ def test_an_empty_prompt() -> None:
         with pytest.raises(OctavoError) as caught:
             await complete(engine, [])
         assert caught.value.code == "prompt.empty"
+
+    asyncio.run(run())
+
+
+def test_stopping_in_the_rehearsal_leaves_nothing() -> None:
+    """On a device with large chunks, loading ends with a short answer."""
+
+    async def run() -> None:
+        device = CpuDevice(chunk=512)
+        engine = Engine(NativeHost(GOLDEN / "tiny.gguf", device=device))
+        run, count = device.run, 0
+
+        async def stopping(*args: Any) -> list[int]:
+            nonlocal count
+            count += 1
+            if count == 5:  # the warm-up takes four runs
+                engine.stop()
+                await asyncio.sleep(0)
+            return await run(*args)
+
+        device.run = stopping  # type: ignore[method-assign,assignment]
+        with pytest.raises(OctavoError) as caught:
+            await engine.load(LoadConfig(context=512), lambda *_: None)
+        assert caught.value.code == "request.cancelled"
+        assert count == 5
+        assert engine.status() == {"state": "empty"}
+        assert device.memory() == {}
 
     asyncio.run(run())
 
