@@ -77,7 +77,6 @@ class LoadedModel:
     encoder: Encoder
     template: ChatTemplate
     special: SpecialTokens
-    bos_text: str
     token_bytes: list[bytes]
     file_bytes: int
     prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
@@ -146,7 +145,6 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             encoder=encoder,
             template=ChatTemplate(gguf.metadata.get("tokenizer.chat_template"), bos, eos),
             special=special,
-            bos_text=bos,
             token_bytes=table,
             file_bytes=manifest.size,
             prefill_sample=sample,

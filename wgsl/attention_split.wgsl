@@ -1,7 +1,7 @@
 // Decode attention, split over the context (flash-decoding): a workgroup takes one span of the
 // context for HEADS of the query heads that share a KV head, TILE tokens at a time, a lane each.
-// It rotates queries and the new key itself, and one workgroup stores the new K and V; nobody
-// reads them from the pool in this dispatch, as other workgroups may be earlier.
+// It rotates queries and the new key itself, and the last workgroup of a KV head stores the new K
+// and V; nobody reads them from the pool in this dispatch, as workgroups run in any order.
 override SCALE: f32;
 
 const QUADS = HEAD_DIM / 4u;
@@ -83,7 +83,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       new_v[rope_high(lane) / 2u] = pack2x16float(v.zw);
     }
     workgroupBarrier();
-    if (lane < OCTETS && group.z == 0u) {
+    if (lane < OCTETS && group.z == GROUP / HEADS - 1u) {
       let at = paged(position, kv_head, 8u) + lane;
       let i = 4u * lane;
       k_pool[at] = vec4<u32>(new_k[i], new_k[i + 1u], new_k[i + 2u], new_k[i + 3u]);

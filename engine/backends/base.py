@@ -12,14 +12,6 @@ Progress = Callable[[int, int], None]
 Buffer = bytes | bytearray | memoryview
 
 
-class Shards(Protocol):
-    """Verified shards of a model, read in order."""
-
-    def read(self, index: int) -> Awaitable[object]:
-        """The bytes of one shard, in whatever form the device's ``upload`` takes."""
-        ...
-
-
 class Device(Protocol):
     """Runs plans. Buffers live from ``allocate`` to ``close`` and go by tensor name."""
 

@@ -19,8 +19,9 @@ MIN_SUBGROUP = 8
 
 def traits_of(description: Mapping[str, Any], activations: Activations) -> Traits:
     """The traits of an adapter that gpu.mjs described. A software adapter gets kernels without
-    barriers. Unless told otherwise, products of many tokens take 15-bit activations: twice as
-    fast as f32 on a GPU, three times on a software adapter, and no less exact in the end."""
+    barriers. Unless told otherwise, products of many tokens take 15-bit activations, on software
+    adapters all products do: faster than f32, and no less exact in the end (tests/bench/LOG.md).
+    """
     software = bool(description["software"])
     subgroup = int(description["subgroup"])
     if activations == "auto":
