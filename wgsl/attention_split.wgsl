@@ -62,7 +62,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let first_head = kv_head * GROUP + group.z * HEADS;
   let position = step.position;
   let length = position + 1u;
-  let span = span_size(length);
+  let span = span_size();
   let start = group.y * span;
   if (start >= length) { return; }
   let end = min(start + span, length);
@@ -162,9 +162,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (lane < PAIRS) {
       var sum = vec2<f32>(0.0);
       for (var s = 0u; s < LANES; s++) { sum += values[s * PAIRS + lane]; }
-      parts[(head * SPLITS + group.y) * PAIRS + lane] = sum;
+      parts[(head * num_spans() + group.y) * PAIRS + lane] = sum;
     }
-    if (lane == 0u) { stats[head * SPLITS + group.y] = vec2<f32>(top[g], sums[g]); }
+    if (lane == 0u) { stats[head * num_spans() + group.y] = vec2<f32>(top[g], sums[g]); }
     workgroupBarrier();
   }
 }

@@ -1,8 +1,8 @@
-// Causal attention of many tokens over the block table (flash attention): a workgroup takes the
-// query heads of TOKENS tokens that share one KV head, a row each. LANES neighbouring lanes of a
-// subgroup share a row, every LANES-th quad of elements each. Keys and values come through
-// workgroup memory, TILE tokens at a time, the next ones already on their way; the softmax is
-// kept running, KEYS keys at a time.
+// Causal attention of many tokens over the block table (flash attention), split over the context:
+// a workgroup takes one span of it for the query heads of TOKENS tokens that share one KV head.
+// LANES neighbouring lanes of a subgroup share a row, a query head of a token; every LANES-th quad
+// of elements belongs to the same lane. Keys and values come through workgroup memory, TILE tokens
+// at a time, the next ones already on their way; the softmax is kept running, KEYS keys at a time.
 override Q_HEADS: u32;
 override SCALE: f32;
 
@@ -10,6 +10,7 @@ const QUADS = HEAD_DIM / 4u;
 const OWN = QUADS / LANES;
 const KEYS = 8u;
 const FETCH = (TILE * QUADS + WORKGROUP - 1u) / WORKGROUP;  // quads of a tile that a lane brings
+const LOWEST = -3.0e38;
 
 var<workgroup> keys: array<vec4<f32>, TILE * QUADS>;
 var<workgroup> values: array<vec4<f32>, TILE * QUADS>;
@@ -19,52 +20,55 @@ fn quad(words: vec2<u32>) -> vec4<f32> {
 }
 
 // Where quad i of a tile lies in the pools; past the end, somewhere inside.
-fn place(tile: u32, i: u32, length: u32, head: u32) -> u32 {
-  return paged(min(tile + i / QUADS, length - 1u), head, 4u) + i % QUADS;
+fn place(tile: u32, i: u32, end: u32, head: u32) -> u32 {
+  return paged(min(tile + i / QUADS, end - 1u), head, 4u) + i % QUADS;
 }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let kv_head = group.x;
+  let first_token = group.y * TOKENS;
+  let last = step.num_tokens - 1u;
+  let start = group.z * span_size();
+  let end = min(start + span_size(), step.position + min(first_token + TOKENS - 1u, last) + 1u);
+  if (start >= end) { return; }
+
   let row = lane / LANES;
   let part = lane % LANES;
-  let last = step.num_tokens - 1u;
-  let token = min(group.y * TOKENS + row / GROUP, last);
+  let token = min(first_token + row / GROUP, last);
   let head = kv_head * GROUP + row % GROUP;
-  let base = (token * Q_HEADS + head) * QUADS + part;
-  let length = step.position + min(group.y * TOKENS + TOKENS - 1u, last) + 1u;
   let own_length = step.position + token + 1u;
-
+  let own = (token * Q_HEADS + head) * QUADS + part;
   var query: array<vec4<f32>, OWN>;
   var acc: array<vec4<f32>, OWN>;
-  for (var i = 0u; i < OWN; i++) { query[i] = q[base + i * LANES] * SCALE; }
-  var top = -3.0e38;
+  for (var i = 0u; i < OWN; i++) { query[i] = q[own + i * LANES] * SCALE; }
+  var top = LOWEST;
   var total = 0.0;
   var next_k: array<vec2<u32>, FETCH>;
   var next_v: array<vec2<u32>, FETCH>;
   for (var f = 0u; f < FETCH; f++) {
-    let at = place(0u, lane + f * WORKGROUP, length, kv_head);
+    let at = place(start, lane + f * WORKGROUP, end, kv_head);
     next_k[f] = k_pool[at];
     next_v[f] = v_pool[at];
   }
-  for (var tile = 0u; tile < length; tile += TILE) {
+  for (var tile = start; tile < end; tile += TILE) {
     workgroupBarrier();
     for (var f = 0u; f < FETCH; f++) {
       let i = lane + f * WORKGROUP;
       if (i < TILE * QUADS) {
         // Past the end the pool may hold anything, even what is not a number.
-        let inside = tile + i / QUADS < length;
+        let inside = tile + i / QUADS < end;
         keys[i] = select(vec4<f32>(0.0), quad(next_k[f]), inside);
         values[i] = select(vec4<f32>(0.0), quad(next_v[f]), inside);
       }
     }
     workgroupBarrier();
     for (var f = 0u; f < FETCH; f++) {
-      let at = place(tile + TILE, lane + f * WORKGROUP, length, kv_head);
+      let at = place(tile + TILE, lane + f * WORKGROUP, end, kv_head);
       next_k[f] = k_pool[at];
       next_v[f] = v_pool[at];
     }
-    for (var first = 0u; first < min(TILE, length - tile); first += KEYS) {
+    for (var first = 0u; first < min(TILE, end - tile); first += KEYS) {
       var score = array<f32, KEYS>();
       var new_top = top;
       for (var k = 0u; k < KEYS; k++) {
@@ -73,7 +77,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
           s += dot(query[i], keys[(first + k) * QUADS + i * LANES + part]);
         }
         s = lanes_sum(s);
-        score[k] = select(-3.0e38, s, tile + first + k < own_length);
+        score[k] = select(LOWEST, s, tile + first + k < own_length);
         new_top = max(new_top, score[k]);
       }
       let fade = exp(top - new_top);
@@ -89,7 +93,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       }
     }
   }
-  if (row < TOKENS * GROUP && group.y * TOKENS + row / GROUP <= last) {
-    for (var i = 0u; i < OWN; i++) { y[base + i * LANES] = acc[i] / total; }
+  if (row < TOKENS * GROUP && first_token + row / GROUP <= last) {
+    let at = (token * Q_HEADS + head) * num_spans() + group.z;
+    for (var i = 0u; i < OWN; i++) { parts[at * QUADS + part + i * LANES] = acc[i]; }
+    if (part == 0u) { stats[at] = vec2<f32>(top, total); }
   }
 }

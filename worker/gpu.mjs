@@ -19,6 +19,7 @@ export const CARRY = 512; // bytes before a shard that hold the last, incomplete
 const RING = 256; // sampled ids wait in a ring of this many
 const JOB_ALIGN = 256; // minimum alignment of a storage binding's offset
 const MAX_WORKGROUPS = 65535;
+const SUBMIT = 32; // dispatches of a submit where a step is waited for: the GPU begins meanwhile
 
 /** An error with a stable code that Python passes on. */
 export class GpuError extends Error {
@@ -240,18 +241,28 @@ export class Gpu {
     const started = performance.now();
     const plans = names.split(",").map((name) => this.#plan(name));
     const reader = count ? this.#reader() : null;
+    const step = plans.flat();
+    // Bursts of steps keep the GPU busy by themselves, and a submit has its price.
+    const size = repeat > 1 ? step.length : SUBMIT;
     for (let i = 0; i < repeat; i++) {
-      const encoder = this.device.createCommandEncoder();
-      const pass = encoder.beginComputePass();
-      for (const plan of plans) this.#encode(pass, plan, tokens);
-      pass.end();
-      if (reader && i === repeat - 1) {
-        encoder.copyBufferToBuffer(this.buffer("sampled"), 0, reader, 0, RING * 4);
+      for (let first = 0; first < step.length; first += size) {
+        const last = i === repeat - 1 && first + size >= step.length;
+        this.#submit(step.slice(first, first + size), tokens, last ? reader : null);
       }
-      this.device.queue.submit([encoder.finish()]);
     }
     this.encodeMs += performance.now() - started;
     return this.#settle(reader ? this.#ids(reader, first, count) : this.#idle());
+  }
+
+  /** @param {Dispatch[]} dispatches @param {number} tokens
+   * @param {GPUBuffer | null} reader gets the ring of sampled ids afterwards */
+  #submit(dispatches, tokens, reader) {
+    const encoder = this.device.createCommandEncoder();
+    const pass = encoder.beginComputePass();
+    this.#encode(pass, dispatches, tokens);
+    pass.end();
+    if (reader) encoder.copyBufferToBuffer(this.buffer("sampled"), 0, reader, 0, RING * 4);
+    this.device.queue.submit([encoder.finish()]);
   }
 
   /** @param {string} name @returns {Dispatch[]} */

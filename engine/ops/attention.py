@@ -15,6 +15,7 @@ KV_BLOCK = 16  # tokens in a physical block
 SPLITS = 32  # most spans a context is split into
 SPLIT_WORKGROUP = 128  # lanes of attention_split, and tokens it handles at a time
 TILE_WORKGROUP = 128  # lanes of attention_tile
+TILE_SPLITS = 4  # spans that a whole chunk of attention_tile is split into
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,12 @@ def attention(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int) -> Tensor:
     barriers = b.traits.barriers and b.traits.kind != "cpu"
     if b.tokens == 1 and barriers and _split_fits(b, kv):
         _split(b, qkv, kv, layer, y)
+        return y
+    q = _rope_store(b, qkv, kv, layer)
+    if barriers and b.tokens > 1 and _tile_fits(b, kv):
+        _tile(b, q, kv, layer, y)
     else:
-        q = _rope_store(b, qkv, kv, layer)
-        tiled = barriers and b.tokens > 1 and _tile_fits(b, kv)
-        shader, grid = _tile(b, kv) if tiled else _rows(b, kv)
-        _attend(b, q, kv, layer, y, shader, grid)
+        _rows(b, q, kv, layer, y)
     return y
 
 
@@ -131,21 +133,99 @@ _ATTEND_SLOTS = (
     Slot("q", "array<vec4<f32>>"),
     Slot("k_pool", "array<vec2<u32>>"),
     Slot("v_pool", "array<vec2<u32>>"),
-    Slot("y", "array<vec4<f32>>", "read_write"),
 )
 
 
-def _rows(b: PlanBuilder, kv: KVLayout) -> tuple[Shader, Grid]:
+def _attend_args(q: Tensor, kv: KVLayout, layer: int) -> dict[str, Tensor]:
+    return {
+        "step": STEP,
+        "block_table": kv.block_table,
+        "q": q,
+        "k_pool": kv.pool("k", layer),
+        "v_pool": kv.pool("v", layer),
+    }
+
+
+def _rows(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
     """A thread for each query head of each token; no barriers."""
     workgroup = 32 if b.traits.barriers else 4
     shader = Shader(
         "attention_rows",
-        _ATTEND_SLOTS,
+        (*_ATTEND_SLOTS, Slot("y", "array<vec4<f32>>", "read_write")),
         lib=("step", "paged"),
         consts=_consts(kv, workgroup),
         overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale},
     )
-    return shader, Grid(ceil(kv.q_heads / workgroup), tokens=1 if b.tokens > 1 else 0)
+
+    def reference(a: Mapping[str, Any]) -> None:
+        n = int(a["step"][NUM_TOKENS])
+        a["y"][:n] = attend(a["q"][:n], a, kv)
+
+    grid = Grid(ceil(kv.q_heads / workgroup), tokens=1 if b.tokens > 1 else 0)
+    args = {**_attend_args(q, kv, layer), "y": y}
+    b.call(Call("attention", args, ("y",), reference, shader, grid))
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """An attention's results by span of the context (wgsl/lib/span.wgsl): sums of values (rows,
+    head_dim) and of weights (rows, 2), a row being a query head of a token in a span."""
+
+    parts: Tensor
+    stats: Tensor
+    consts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, b: PlanBuilder, kv: KVLayout, splits: int, tile: int) -> _Spans:
+        """Room for ``splits`` spans of a step's most tokens; fewer tokens may have more spans."""
+        capacity = b.tokens * splits
+        return cls(
+            b.activation("parts", capacity * kv.q_heads, kv.head_dim),
+            b.activation("stats", capacity * kv.q_heads, 2),
+            {"SPLITS": SPLITS, "CAPACITY": capacity, "TILE": tile},
+        )
+
+    @property
+    def args(self) -> dict[str, Tensor]:
+        """The tensors as arguments of a call."""
+        return {"parts": self.parts, "stats": self.stats}
+
+    def slots(self, width: int) -> tuple[Slot, Slot]:
+        """The bindings that write them, ``width`` elements at a time."""
+        return (
+            Slot("parts", f"array<vec{width}<f32>>", "read_write"),
+            Slot("stats", "array<vec2<f32>>", "read_write"),
+        )
+
+    def put(self, a: Mapping[str, Any], attended: Any) -> None:
+        """For references, one span does: the whole context, already normalized."""
+        values = attended.reshape(-1, self.parts.shape[1])
+        a["parts"][: len(values)] = values
+        a["stats"][: len(values)] = (0.0, 1.0)
+
+    def merge(self, b: PlanBuilder, kv: KVLayout, y: Tensor) -> None:
+        """Join the spans into ``y``."""
+        shader = Shader(
+            "attention_merge",
+            (
+                STEP_SLOT,
+                Slot("parts", "array<vec2<f32>>"),
+                Slot("stats", "array<vec2<f32>>"),
+                Slot("y", "array<vec2<f32>>", "read_write"),
+            ),
+            lib=("step", "span"),
+            consts={"WORKGROUP": 64, "HEAD_DIM": kv.head_dim, **self.consts},
+            overrides={"Q_HEADS": kv.q_heads},
+        )
+
+        def reference(a: Mapping[str, Any]) -> None:
+            n = int(a["step"][NUM_TOKENS])
+            a["y"][:n] = a["parts"][: n * kv.q_heads].reshape(n, -1)
+
+        args = {"step": STEP, **self.args, "y": y}
+        threads = kv.q_heads * kv.head_dim // 2
+        grid = Grid(ceil(threads / 64), tokens=1 if b.tokens > 1 else 0)
+        b.call(Call("attention_merge", args, ("y",), reference, shader, grid))
 
 
 def _tile_lanes(b: PlanBuilder, kv: KVLayout) -> int:
@@ -163,39 +243,28 @@ def _tile_fits(b: PlanBuilder, kv: KVLayout) -> bool:
     return _tile_size(kv) > 0 and kv.group <= TILE_WORKGROUP // _tile_lanes(b, kv)
 
 
-def _tile(b: PlanBuilder, kv: KVLayout) -> tuple[Shader, Grid]:
+def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
     """Keys and values through workgroup memory, shared by the rows of a workgroup."""
     lanes = _tile_lanes(b, kv)
     tokens = TILE_WORKGROUP // lanes // kv.group
-    sizes = {"GROUP": kv.group, "LANES": lanes, "TOKENS": tokens, "TILE": _tile_size(kv)}
+    spans = _Spans.of(b, kv, TILE_SPLITS, _tile_size(kv))
+    sizes = {"GROUP": kv.group, "LANES": lanes, "TOKENS": tokens, **spans.consts}
     shader = Shader(
         "attention_tile",
-        _ATTEND_SLOTS,
-        lib=("step", "paged", "lanes_sum_subgroup" if lanes > 1 else "lanes_sum_alone"),
+        (*_ATTEND_SLOTS, *spans.slots(4)),
+        lib=("step", "paged", "span", "lanes_sum_subgroup" if lanes > 1 else "lanes_sum_alone"),
         consts={**_consts(kv, TILE_WORKGROUP), **sizes},
         overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale},
         enable=("subgroups",) if lanes > 1 else (),
     )
-    return shader, Grid(kv.kv_heads, tokens=tokens)
-
-
-def _attend(
-    b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor, shader: Shader, grid: Grid
-) -> None:
-    args = {
-        "step": STEP,
-        "block_table": kv.block_table,
-        "q": q,
-        "k_pool": kv.pool("k", layer),
-        "v_pool": kv.pool("v", layer),
-        "y": y,
-    }
 
     def reference(a: Mapping[str, Any]) -> None:
-        n = int(a["step"][NUM_TOKENS])
-        a["y"][:n] = attend(a["q"][:n], a, kv)
+        spans.put(a, attend(a["q"][: int(a["step"][NUM_TOKENS])], a, kv))
 
-    b.call(Call("attention", args, ("y",), reference, shader, grid))
+    args = {**_attend_args(q, kv, layer), **spans.args}
+    grid = Grid(kv.kv_heads, z=SPLITS, tokens=tokens)
+    b.call(Call("attention_tile", args, ("parts", "stats"), reference, shader, grid))
+    spans.merge(b, kv, y)
 
 
 def _split_heads(kv: KVLayout) -> int:
@@ -215,11 +284,9 @@ def _split_fits(b: PlanBuilder, kv: KVLayout) -> bool:
 
 
 def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
-    pairs = kv.head_dim // 2
-    parts = b.activation("parts", kv.q_heads, SPLITS, kv.head_dim)
-    stats = b.activation("stats", kv.q_heads, SPLITS, 2)
+    """One token: rotation, the store of K and V and the attention in one kernel."""
+    spans = _Spans.of(b, kv, SPLITS, SPLIT_WORKGROUP)
     heads = _split_heads(kv)
-    sizes = {"SPLITS": SPLITS, "TILE": SPLIT_WORKGROUP}
     shader = Shader(
         "attention_split",
         (
@@ -229,11 +296,10 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> 
             Slot("qkv", "array<f32>"),
             Slot("k_pool", "array<vec4<u32>>", "read_write"),
             Slot("v_pool", "array<vec4<u32>>", "read_write"),
-            Slot("parts", "array<vec2<f32>>", "read_write"),
-            Slot("stats", "array<vec2<f32>>", "read_write"),
+            *spans.slots(2),
         ),
         lib=("step", "rope", "paged", "span"),
-        consts={**_consts(kv, SPLIT_WORKGROUP), "GROUP": kv.group, "HEADS": heads, **sizes},
+        consts={**_consts(kv, SPLIT_WORKGROUP), "GROUP": kv.group, "HEADS": heads, **spans.consts},
         overrides={"SCALE": kv.scale, "HALVES": int(kv.halves)},
     )
     args = {
@@ -243,39 +309,16 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> 
         "qkv": qkv,
         "k_pool": kv.pool("k", layer),
         "v_pool": kv.pool("v", layer),
-        "parts": parts,
-        "stats": stats,
+        **spans.args,
     }
 
-    def split_reference(a: Mapping[str, Any]) -> None:
-        # One span does for the reference: the whole context, already normalized.
-        q = rotate_and_store(a, kv)
-        a["parts"][:, 0] = attend(q, a, kv).reshape(kv.q_heads, kv.head_dim)
-        a["stats"][:, 0] = (0.0, 1.0)
+    def reference(a: Mapping[str, Any]) -> None:
+        spans.put(a, attend(rotate_and_store(a, kv), a, kv))
 
     grid = Grid(kv.kv_heads, SPLITS, kv.group // heads)
     writes = ("k_pool", "v_pool", "parts", "stats")
-    b.call(Call("attention_split", args, writes, split_reference, shader, grid))
-
-    merge = Shader(
-        "attention_merge",
-        (
-            STEP_SLOT,
-            Slot("parts", "array<vec2<f32>>"),
-            Slot("stats", "array<vec2<f32>>"),
-            Slot("y", "array<vec2<f32>>", "read_write"),
-        ),
-        lib=("step", "span"),
-        consts={"WORKGROUP": 64, "HEAD_DIM": kv.head_dim, **sizes},
-        overrides={"Q_HEADS": kv.q_heads},
-    )
-
-    def merge_reference(a: Mapping[str, Any]) -> None:
-        a["y"][0] = a["parts"][:, 0].reshape(-1)
-
-    args = {"step": STEP, "parts": parts, "stats": stats, "y": y}
-    grid = Grid(ceil(kv.q_heads * pairs / 64))
-    b.call(Call("attention_merge", args, ("y",), merge_reference, merge, grid))
+    b.call(Call("attention_split", args, writes, reference, shader, grid))
+    spans.merge(b, kv, y)
 
 
 def rotate_and_store(a: Mapping[str, Any], kv: KVLayout) -> Any:

@@ -191,7 +191,7 @@ def _rows(b: PlanBuilder, layer: _Layer) -> Call:
 def _tile_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Many tokens, tiles in workgroup memory, on integer activations."""
     consts, grid = _tile_consts(layer)
-    consts |= {"WORKGROUP": 128, "STAGE": 2}
+    consts |= {"WORKGROUP": 128, "THREADS_N": 16, "STAGE": 2}
     return _on_integers(b, layer, "linear_tile_int", consts, grid, quants, scales)
 
 

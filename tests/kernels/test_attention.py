@@ -81,6 +81,7 @@ def scattered(kv: KVLayout, seed: int = 3) -> np.ndarray:
         ("workgroup", 1, 1),
         ("workgroup", 33, 40),
         ("subgroup", 33, 40),
+        ("subgroup", 3, 40),  # few tokens are split into many spans
     ],
 )
 def test_attention(
