@@ -11,6 +11,7 @@ from engine.backends.cpu import CpuDevice
 from engine.backends.webgpu import WebGpuDevice
 from engine.config import LoadConfig
 from engine.errors import OctavoError, as_octavo_error
+from engine.shaders import fingerprint
 from engine.tokenizer import Encoder
 
 NO_ADAPTER = "This browser offers no GPU adapter (WebGPU), so the CPU computes the answers."
@@ -77,12 +78,12 @@ class BrowserHost:
 
     async def _is_right(self, device: Device) -> bool:
         """Whether a GPU passes the self-test; that it did is remembered for the next visit."""
-        key = f"selftest {selftest.fingerprint()} {device.traits.name}"
-        if await self._js.memory.get(key):
+        key = f"selftest {fingerprint()} {device.traits.name}"
+        if await self.recall(key):
             return True
         if not await selftest.passes(device):
             return False
-        await self._js.memory.set(key, "passed")
+        await self.remember(key, "passed")
         return True
 
     async def _request_gpu(self) -> Any:
@@ -97,6 +98,14 @@ class BrowserHost:
     async def open_tokenizer(self, json_text: str) -> Encoder:
         """The Rust tokenizer in WebAssembly."""
         return _JsEncoder(await self._js.openTokenizer(json_text))
+
+    async def recall(self, key: str) -> str:
+        """What the browser kept under ``key``."""
+        return str(await self._js.memory.get(key) or "")
+
+    async def remember(self, key: str, value: str) -> None:
+        """Kept in the browser's cache, where it has one."""
+        await self._js.memory.set(key, value)
 
     def now(self) -> float:
         """Seconds since the worker started."""

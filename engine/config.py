@@ -15,13 +15,16 @@ DEFAULT_CONTEXT = 2048  # tokens
 
 @dataclass(frozen=True)
 class LoadConfig:
-    """How to load a model: its manifest's address, the device, the context in tokens, and whether
-    activations may be rounded to integers (auto: to 15 bits, where only that is fast enough)."""
+    """How to load a model: its manifest's address, the device, the context in tokens, whether
+    activations may be rounded to integers (auto: to 15 bits, where only that is fast enough), and
+    whether kernel variants are measured (None: on a real GPU, those not measured before; true:
+    all of them, however long it takes)."""
 
     model: str = ""  # the catalogue's default
     device: DeviceChoice = "auto"
     context: int = DEFAULT_CONTEXT
     activations: Activations = "auto"
+    tune: bool | None = None
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> LoadConfig:
@@ -33,6 +36,7 @@ class LoadConfig:
             activations=cast(
                 Activations, _one_of(message, "activations", ("auto", "f32", "q16", "q8"))
             ),
+            tune=_switch(message, "tune"),
         )
 
 
@@ -96,6 +100,13 @@ def _one_of(message: Mapping[str, Any], field: str, choices: tuple[str, ...]) ->
     if value not in choices:
         raise _invalid(field, f"one of {', '.join(choices)}", value)
     return str(value)
+
+
+def _switch(message: Mapping[str, Any], field: str) -> bool | None:
+    value = message.get(field)
+    if value is None or isinstance(value, bool):
+        return value
+    raise _invalid(field, "true or false", value)
 
 
 def _integer(message: Mapping[str, Any], field: str, default: int, low: int, high: int) -> int:

@@ -21,6 +21,7 @@ from engine.plan import Plan
 from engine.tokenizer import Encoder
 from engine.tokenizer.decoder import token_bytes
 from engine.tokenizer.spec import SpecialTokens, special_ids, tokenizer_json
+from engine.tuning import Timing, tune
 from engine.weights.gguf import GGUF, HeaderIncomplete, read_header
 from engine.weights.loading import shard_jobs
 
@@ -57,6 +58,14 @@ class Host(Protocol):
         """A tokenizer set up by a tokenizer.json."""
         ...
 
+    async def recall(self, key: str) -> str:
+        """What was remembered under ``key``, on an earlier visit too; empty if nothing was."""
+        ...
+
+    async def remember(self, key: str, value: str) -> None:
+        """Remember a short text for later visits."""
+        ...
+
     def now(self) -> float:
         """Seconds on a clock that only moves forward."""
         ...
@@ -80,6 +89,7 @@ class LoadedModel:
     token_bytes: list[bytes]
     file_bytes: int
     prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
+    timings: list[Timing]  # of kernel variants, measured in this load
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         """Token ids of a conversation, ready for the assistant's turn."""
@@ -120,6 +130,16 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         num_blocks = -(-context // KV_BLOCK)
         kv = model.config.kv_layout(num_blocks, context)
         plans = build_plans(model, device.traits, kv)
+        timings: list[Timing] = []
+        if config.tune or (config.tune is None and _is_real_gpu(device)):
+            choices, timings = await tune(
+                host,
+                device,
+                list(plans.values()),
+                bool(config.tune),
+                lambda n, of: progress("tune", n, of, "steps"),
+            )
+            plans = {name: plan.varied(choices) for name, plan in plans.items()}
         await device.allocate(persistent_tensors(plans.values()).values())
         device.write(kv.rope, rope_table(model.config, context))
         _, encoder, _ = await _together(
@@ -148,6 +168,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             token_bytes=table,
             file_bytes=manifest.size,
             prefill_sample=sample,
+            timings=timings,
         )
     except BaseException:
         host.cancel_shards()
@@ -156,6 +177,11 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         if encoder:
             encoder.close()
         raise
+
+
+def _is_real_gpu(device: Device) -> bool:
+    """Software adapters take too long to measure; their rules come from tests/bench/LOG.md."""
+    return device.traits.kind == "webgpu" and not device.traits.software
 
 
 async def _together(*work: Awaitable[Any]) -> list[Any]:

@@ -12,8 +12,9 @@ into a ``Plan`` whose activation tensors share memory slots by liveness:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from typing import Any, Literal
 
@@ -107,11 +108,21 @@ Reference = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
+class Variant:
+    """One way to run a kernel: constants that divide its work, and the grid they need."""
+
+    consts: Mapping[str, int]
+    grid: Grid
+
+
+@dataclass(frozen=True)
 class Call:
     """One kernel call: what the GPU dispatches, and the NumPy function that means the same.
 
     ``args`` maps argument names to tensors; the shader's slots are named after arguments, or
     ``<argument>_<plane>`` for the planes of a weight. ``writes`` are the arguments written.
+    ``variants`` are the ways to run it that a device may choose from by measurement, by name; the
+    first is what ``shader`` and ``grid`` say.
     """
 
     op: str
@@ -120,13 +131,42 @@ class Call:
     reference: Reference
     shader: Shader | None = None
     grid: Grid = Grid(1)
+    variants: Mapping[str, Variant] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """What this call is, for people: kernel and shape of its weight."""
+        """What this call is, for people: kernel, and shape and format of its weight."""
         name = self.shader.name if self.shader else self.op
         weight = self.args.get("w")
-        return f"{name} {weight.shape[0]}x{weight.shape[1]}" if weight else name
+        if not isinstance(weight, Weight):
+            return name
+        return f"{name} {weight.shape[0]}x{weight.shape[1]} {weight.format}"
+
+    @property
+    def key(self) -> str:
+        """Equal for calls that do the same work, and so have the same best variant."""
+        assert self.shader is not None
+        fixed = {k: v for k, v in self.shader.consts.items() if k not in self._varying}
+        parts = (self.shader.lib, fixed, self.shader.overrides, self.shader.slots)
+        shapes = [t.shape for t in self.args.values()]
+        digest = hashlib.sha256(repr((*parts, shapes)).encode()).hexdigest()
+        return f"{self.label} {digest[:12]}"
+
+    @property
+    def _varying(self) -> set[str]:
+        return {name for variant in self.variants.values() for name in variant.consts}
+
+    def chosen(self, choices: Mapping[str, str]) -> Call:
+        """The same call, run as the variant that ``choices`` has for its key, if any."""
+        name = choices.get(self.key, "") if self.variants else ""
+        return self.varied(name) if name in self.variants else self
+
+    def varied(self, name: str) -> Call:
+        """The same call, run as the variant called ``name``."""
+        assert self.shader is not None
+        variant = self.variants[name]
+        consts = {**self.shader.consts, **variant.consts}
+        return replace(self, shader=replace(self.shader, consts=consts), grid=variant.grid)
 
     def buffers(self) -> list[str]:
         """Buffer names in the order of the shader's slots."""
@@ -150,12 +190,18 @@ def plane_name(weight: Weight, plane: Plane) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """A frozen step: calls in order, and the memory slot of every activation."""
+    """A frozen step: calls in order, the memory slot of every activation, and the most tokens
+    that one replay handles."""
 
     name: str
     calls: tuple[Call, ...]
     slot_of: Mapping[str, int]
     slot_bytes: tuple[int, ...]
+    tokens: int = 1
+
+    def varied(self, choices: Mapping[str, str]) -> Plan:
+        """The same plan with the variants that ``choices`` names by ``Call.key``."""
+        return replace(self, calls=tuple(call.chosen(choices) for call in self.calls))
 
     def tensors(self, role: Role) -> dict[str, Tensor]:
         """All tensors of one role, by name, in order of first use."""
@@ -187,7 +233,7 @@ class PlanBuilder:
     def build(self) -> Plan:
         """Freeze the plan and assign activation slots by liveness."""
         slot_of, slot_bytes = assign_slots(self.calls)
-        return Plan(self.name, tuple(self.calls), slot_of, tuple(slot_bytes))
+        return Plan(self.name, tuple(self.calls), slot_of, tuple(slot_bytes), self.tokens)
 
 
 def assign_slots(calls: Sequence[Call]) -> tuple[dict[str, int], list[int]]:

@@ -6,7 +6,6 @@ and kernels as every model; its greedy ids were computed by an independent imple
 
 from __future__ import annotations
 
-import hashlib
 import json
 from array import array
 from dataclasses import replace
@@ -17,7 +16,6 @@ from engine.backends.base import Device, persistent_tensors, weights_of
 from engine.models import open_model
 from engine.models.plans import DECODE, HEAD, PREFILL, build_plans, rope_table
 from engine.ops.state import STEP, StepRecord, tokens_tensor
-from engine.shaders import wgsl_root
 from engine.weights.gguf import read_header
 from engine.weights.loading import shard_jobs
 
@@ -32,14 +30,6 @@ def _folder() -> Path:
     here = Path(__file__).parent
     packed = here / "golden"
     return packed if packed.is_dir() else here.parent / "tests" / "golden"
-
-
-def fingerprint() -> str:
-    """Changes with any kernel: what passed with other kernels has not passed."""
-    digest = hashlib.sha256()
-    for path in sorted(wgsl_root().rglob("*.wgsl")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 async def passes(device: Device) -> bool:

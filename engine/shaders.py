@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,15 @@ def wgsl_root() -> Path:
     here = Path(__file__).parent
     packed = here / "wgsl"
     return packed if packed.is_dir() else here.parent / "wgsl"
+
+
+@cache
+def fingerprint() -> str:
+    """Changes with any kernel: what was learned about others holds no longer."""
+    digest = hashlib.sha256()
+    for path in sorted(wgsl_root().rglob("*.wgsl")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 @cache

@@ -15,6 +15,7 @@ from engine.config import GenerateConfig, LoadConfig, check_messages, positive_i
 from engine.engine import Engine, describe
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
+from engine.tuning import choose
 
 Message = Mapping[str, Any]
 Handler = Callable[[int, Message], Awaitable[Any]]
@@ -78,7 +79,12 @@ class Worker:
 
         with self._stoppable_as(id):
             model = await self._engine.load(LoadConfig.from_wire(message), progress)
-        return {**describe(model), "load_ms": (self._host.now() - started) * 1e3}
+        best = choose(model.timings)
+        return {
+            **describe(model),
+            "load_ms": (self._host.now() - started) * 1e3,
+            "variants": [timing.to_wire(best) for timing in model.timings],
+        }
 
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
         messages = check_messages(message)

@@ -23,6 +23,7 @@ class NativeHost:
         self.shard_size = shard_size
         self.device = device
         self.cancelled = False
+        self.memory: dict[str, str] = {}
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         sizes = [len(self._cut(i)) for i in range(-(-len(self.data) // self.shard_size))]
@@ -48,6 +49,12 @@ class NativeHost:
 
     async def open_tokenizer(self, json_text: str) -> Encoder:
         return open_native(json_text)
+
+    async def recall(self, key: str) -> str:
+        return self.memory.get(key, "")
+
+    async def remember(self, key: str, value: str) -> None:
+        self.memory[key] = value
 
     def now(self) -> float:
         return time.monotonic()

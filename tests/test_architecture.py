@@ -17,7 +17,7 @@ LAYERS = [
     ["answer"],
     ["loader"],
     ["browser"],
-    ["selftest"],
+    ["selftest", "tuning"],
     ["scheduler"],
     ["session"],
     ["chat", "kv"],

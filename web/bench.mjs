@@ -2,7 +2,7 @@
  * The bench page: measures with the public client what a visitor of the site feels.
  *
  * Address parameters: `device`, `activations`, `model`, `context` (of the loaded model) as for the
- * page itself; `prefill` and `contexts` (token counts, separated by commas); `quick` (1: smaller
+ * page itself; `tune` (1: measure all kernel variants in the first load, 0: none); `prefill` and `contexts` (token counts, separated by commas); `quick` (1: smaller
  * sizes, 0: full ones; without it slow devices get the smaller ones); `start` (1: do not wait for
  * the button); `report` (1: start, and POST progress, result and an end mark to `/log`).
  *
@@ -52,6 +52,8 @@ const address = new URLSearchParams(location.search);
 const reports = address.get("report") === "1";
 /** @type {Row[]} */
 const rows = [];
+/** Of kernels, measured in the first load. @type {LoadResult["variants"]} */
+let variants = [];
 /** Device time by kernel after each decode measurement. @type {Record<string, Measurement["kernels"]>} */
 const kernels = {};
 
@@ -79,7 +81,10 @@ async function run() {
 async function measureAll() {
   const options = loadOptions();
   await emptyCaches();
-  const cold = await loadWith(new Octavo(), options, "cold");
+  const tune = address.get("tune");
+  const all = tune === null ? {} : { tune: tune === "1" };
+  const cold = await loadWith(new Octavo(), { ...options, ...all }, "cold");
+  variants = cold.result.variants;
   const { device, model } = cold.result;
   byId("device").textContent = `${model.name} on ${device.name}`;
   cold.client.close();
@@ -104,6 +109,7 @@ async function measureAll() {
     quick: sizes.runs === QUICK.runs,
     rows,
     kernels,
+    variants,
   };
 }
 

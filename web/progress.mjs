@@ -9,7 +9,7 @@ import { number, t } from "./locale.mjs";
  */
 
 /** Stages overlap: the first one here that has not ended is shown. @type {Stage[]} */
-const ORDER = ["download", "runtime", "device", "weights", "compile", "warmup"];
+const ORDER = ["download", "runtime", "device", "tune", "weights", "compile", "warmup"];
 
 export class ProgressView {
   #area;

@@ -3,7 +3,6 @@
 override K: u32;
 override N: u32;
 
-const THREADS_N = 16u;
 const THREADS_M = WORKGROUP / THREADS_N;
 const TM = TILE_M / THREADS_M;
 const TN = TILE_N / THREADS_N;

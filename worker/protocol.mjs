@@ -33,6 +33,8 @@
  * @property {DeviceChoice} [device] "auto" if absent
  * @property {number} [context] tokens; 2048 if absent
  * @property {Activations} [activations] "auto" if absent
+ * @property {boolean} [tune] measure the variants of kernels: all of them (true), none (false), or
+ *   on a real GPU those that were not measured before (absent)
  *
  * @typedef {object} GenerateRequest
  * @property {number} id
@@ -55,7 +57,7 @@
  */
 
 /**
- * @typedef {"runtime" | "download" | "device" | "weights" | "compile" | "warmup"} Stage
+ * @typedef {"runtime" | "download" | "device" | "tune" | "weights" | "compile" | "warmup"} Stage
  *
  * @typedef {object} Progress stages overlap; each counts on its own
  * @property {number} id
@@ -93,6 +95,15 @@
  * @property {number} memory_bytes
  * @property {Record<string, number>} memory bytes by purpose
  * @property {number} load_ms
+ * @property {VariantTiming[]} variants of kernels, measured in this load
+ *
+ * @typedef {object} VariantTiming
+ * @property {string} label the kernel, and the shape and format of its weight
+ * @property {string} variant
+ * @property {number} us a call
+ * @property {number} gb_per_s read and written
+ * @property {boolean} right computes what the first variant of the kernel does
+ * @property {boolean} chosen
  *
  * @typedef {object} Usage
  * @property {number} prompt_tokens

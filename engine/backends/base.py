@@ -40,8 +40,8 @@ class Device(Protocol):
         place ``first`` of the ring on, once the work is done."""
         ...
 
-    async def read(self, tensor: Tensor) -> bytes:
-        """The bytes of a state, KV or weight tensor (first plane), for tests and measurements."""
+    async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
+        """Bytes of a state, KV or weight tensor (first plane), for tests and measurements."""
         ...
 
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:

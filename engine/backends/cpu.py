@@ -103,10 +103,10 @@ class CpuDevice:
             await asyncio.sleep(0)
             self._turn = time.monotonic()
 
-    async def read(self, tensor: Tensor) -> bytes:
+    async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         """The array's bytes."""
         data: bytes = self._arrays[tensor.name].tobytes()
-        return data
+        return data[offset:][:nbytes]
 
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
         """Time of each kind of call, as one run took it."""

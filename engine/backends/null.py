@@ -43,9 +43,9 @@ class NullDevice:
         self.log.append((tuple(plans), tokens, repeat))
         return [self._sampled_id] * count
 
-    async def read(self, tensor: Tensor) -> bytes:
+    async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         """Zeros."""
-        return bytes(tensor.nbytes)
+        return bytes(tensor.nbytes - offset if nbytes is None else nbytes)
 
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
         """Nothing takes time here."""

@@ -90,14 +90,15 @@ class WebGpuDevice:
         """Replay plans. They are submitted at once; only the ids are waited for."""
         return _ids(self._gpu.run(",".join(plans), tokens, repeat, first, count))
 
-    async def read(self, tensor: Tensor) -> bytes:
+    async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         """Read a buffer back; of a weight, its first plane."""
         name = (
             f"{tensor.name}/{tensor.planes[0].suffix}"
             if isinstance(tensor, Weight)
             else tensor.name
         )
-        data: bytes = (await self._gpu.read(name, 0, tensor.nbytes)).to_bytes()
+        size = tensor.nbytes - offset if nbytes is None else nbytes
+        data: bytes = (await self._gpu.read(name, offset, size)).to_bytes()
         return data
 
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:

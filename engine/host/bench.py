@@ -93,7 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another flag for Chromium, as in --chromium-flag=--enable-features=Vulkan",
     )
     parser.add_argument("--runs", type=int, default=1, help="whole runs; medians are shown")
-    parser.add_argument("--kernels", action="store_true", help="also the time of every kernel")
+    parser.add_argument(
+        "--kernels", action="store_true", help="also the time of every kernel and of its variants"
+    )
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="the result")
     parser.add_argument(
         "--set",
@@ -108,7 +110,8 @@ def main(arguments: argparse.Namespace) -> int:
     """The command; 1 if nothing could be measured."""
     if arguments.runs < 1:
         raise HostError("--runs should be at least 1.")
-    parameters = _parameters(arguments.set)
+    parameters = {"tune": "1"} if arguments.kernels else {}
+    parameters |= _parameters(arguments.set)
     pip.install(LOCK_TEST, "Installing the test tools")
     browser = chromium.ensure()
     measured: list[dict[str, Any]] = []
@@ -120,6 +123,7 @@ def main(arguments: argparse.Namespace) -> int:
             if runs:
                 measured.append({"title": way.title, "flags": list(way.flags), "runs": runs})
                 kernels = kernel_table(runs[-1]) if arguments.kernels else []
+                kernels += variant_table(runs[0]) if arguments.kernels else []
                 print("\n".join(["", *table(way.title, runs), *kernels, ""]), flush=True)
     if not measured:
         return 1
@@ -242,6 +246,20 @@ def kernel_table(result: Mapping[str, Any]) -> list[str]:
             lines.append(f"{plan}, {context}: {sum(row[2] for row in rows):.2f} ms")
             for label, count, ms in sorted(rows, key=lambda row: -row[2]):
                 lines.append(f"  {label:<36}{count:>4} x {ms / count * 1e3:>9.1f} us{ms:>9.2f} ms")
+    return lines
+
+
+def variant_table(result: Mapping[str, Any]) -> list[str]:
+    """Time and bytes of every variant of a kernel; the chosen one has a star."""
+    variants = result.get("variants", [])
+    lines = ["Variants of kernels:"] if variants else []
+    label = ""
+    for row in variants:
+        lines += [f"  {row['label']}"] if row["label"] != label else []
+        label = row["label"]
+        mark = "*" if row["chosen"] else " " if row["right"] else "wrong"
+        figures = f"{row['us']:>9.1f} us{row['gb_per_s']:>8.0f} GB/s"
+        lines.append(f"    {row['variant']:<24}{figures}  {mark}".rstrip())
     return lines
 
 

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from engine.ops.state import NUM_TOKENS, POSITION, STEP, STEP_SLOT
-from engine.plan import Call, Grid, PlanBuilder, Tensor
+from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant
 from engine.shaders import Shader, Slot
 
 KV_BLOCK = 16  # tokens in a physical block
@@ -70,11 +70,11 @@ def attention(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int) -> Tensor:
     (M, q_heads * head_dim) f32. Token i of the step sits at step.position + i."""
     y = b.activation("attention", qkv.shape[0], kv.q_heads * kv.head_dim)
     barriers = b.traits.barriers and b.traits.kind != "cpu"
-    if b.tokens == 1 and barriers and _split_fits(b, kv):
+    if b.tokens == 1 and barriers and _split_heads(b, kv):
         _split(b, qkv, kv, layer, y)
         return y
     q = _rope_store(b, qkv, kv, layer)
-    if barriers and b.tokens > 1 and _tile_fits(b, kv):
+    if barriers and b.tokens > 1 and _tile_size(kv) and _tile_lanes(b, kv):
         _tile(b, q, kv, layer, y)
     else:
         _rows(b, q, kv, layer, y)
@@ -228,9 +228,12 @@ class _Spans:
         b.call(Call("attention_merge", args, ("y",), reference, shader, grid))
 
 
-def _tile_lanes(b: PlanBuilder, kv: KVLayout) -> int:
-    """Lanes that share a row of attention_tile: each takes whole quads of elements."""
-    return 2 if b.traits.subgroup >= 2 and kv.head_dim % 8 == 0 else 1
+def _tile_lanes(b: PlanBuilder, kv: KVLayout) -> list[int]:
+    """How many lanes may share a row of attention_tile, the rule's choice first: each takes whole
+    quads of elements, and all heads of a group find a row in a workgroup."""
+    shared = [2, 1, 4] if b.traits.subgroup >= 4 else [1]
+    quads = kv.head_dim // 4
+    return [n for n in shared if quads % n == 0 and kv.group <= TILE_WORKGROUP // n]
 
 
 def _tile_size(kv: KVLayout) -> int:
@@ -238,55 +241,65 @@ def _tile_size(kv: KVLayout) -> int:
     return min(64, 16384 // 8 // kv.head_dim // 8 * 8)
 
 
-def _tile_fits(b: PlanBuilder, kv: KVLayout) -> bool:
-    """Whether a tile has keys, and all heads of a group find a row in a workgroup."""
-    return _tile_size(kv) > 0 and kv.group <= TILE_WORKGROUP // _tile_lanes(b, kv)
-
-
 def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
     """Keys and values through workgroup memory, shared by the rows of a workgroup."""
-    lanes = _tile_lanes(b, kv)
-    tokens = TILE_WORKGROUP // lanes // kv.group
     spans = _Spans.of(b, kv, TILE_SPLITS, _tile_size(kv))
-    sizes = {"GROUP": kv.group, "LANES": lanes, "TOKENS": tokens, **spans.consts}
+    subgroups = b.traits.subgroup >= 4
+
+    def variant(lanes: int) -> Variant:
+        tokens = TILE_WORKGROUP // lanes // kv.group
+        grid = Grid(kv.kv_heads, z=SPLITS, tokens=tokens)
+        return Variant({"LANES": lanes, "TOKENS": tokens}, grid)
+
+    variants = {f"{n} lanes": variant(n) for n in _tile_lanes(b, kv)}
+    first = next(iter(variants.values()))
+    consts = {**_consts(kv, TILE_WORKGROUP), "GROUP": kv.group, **first.consts, **spans.consts}
     shader = Shader(
         "attention_tile",
         (*_ATTEND_SLOTS, *spans.slots(4)),
-        lib=("step", "paged", "span", "lanes_sum_subgroup" if lanes > 1 else "lanes_sum_alone"),
-        consts={**_consts(kv, TILE_WORKGROUP), **sizes},
+        lib=("step", "paged", "span", "lanes_sum_subgroup" if subgroups else "lanes_sum_alone"),
+        consts=consts,
         overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale},
-        enable=("subgroups",) if lanes > 1 else (),
+        enable=("subgroups",) if subgroups else (),
     )
 
     def reference(a: Mapping[str, Any]) -> None:
         spans.put(a, attend(a["q"][: int(a["step"][NUM_TOKENS])], a, kv))
 
     args = {**_attend_args(q, kv, layer), **spans.args}
-    grid = Grid(kv.kv_heads, z=SPLITS, tokens=tokens)
-    b.call(Call("attention_tile", args, ("parts", "stats"), reference, shader, grid))
+    writes = ("parts", "stats")
+    b.call(Call("attention_tile", args, writes, reference, shader, first.grid, variants))
     spans.merge(b, kv, y)
 
 
-def _split_heads(kv: KVLayout) -> int:
-    """Query heads of a workgroup of attention_split. More of them share loads of K and V, but a
-    workgroup takes longer, and there are few; two is the best for a GPU with many cores."""
-    return 2 if kv.group % 2 == 0 else 1
-
-
-def _split_fits(b: PlanBuilder, kv: KVLayout) -> bool:
-    """Whether attention_split has a lane for each pair of a head, and memory for queries, scores
-    (twice), sums of values, new K and V."""
-    heads = _split_heads(kv)
-    queries, scores = heads * kv.head_dim, 2 * heads * SPLIT_WORKGROUP
+def _split_heads(b: PlanBuilder, kv: KVLayout) -> list[int]:
+    """How many query heads a workgroup of attention_split may take, the rule's choice first. More
+    of them share loads of K and V, but a workgroup takes longer, and there are few: two is the
+    best for a GPU with many cores. They need a lane for each pair of a head, and memory for
+    queries, scores (twice), sums of values, new K and V."""
+    rule = 2 if kv.group % 2 == 0 else 1
     blocks = SPLIT_WORKGROUP // KV_BLOCK
-    nbytes = 4 * (queries + scores + 2 * SPLIT_WORKGROUP + kv.head_dim + blocks)
-    return kv.head_dim // 2 <= SPLIT_WORKGROUP and nbytes <= b.traits.workgroup_bytes
+
+    def nbytes(heads: int) -> int:
+        queries, scores = heads * kv.head_dim, 2 * heads * SPLIT_WORKGROUP
+        return 4 * (queries + scores + 2 * SPLIT_WORKGROUP + kv.head_dim + blocks)
+
+    if kv.head_dim // 2 > SPLIT_WORKGROUP:
+        return []
+    heads = dict.fromkeys([rule, 1, 2, 3, 4, 6, 8])
+    return [n for n in heads if kv.group % n == 0 and nbytes(n) <= b.traits.workgroup_bytes]
 
 
 def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
     """One token: rotation, the store of K and V and the attention in one kernel."""
     spans = _Spans.of(b, kv, SPLITS, SPLIT_WORKGROUP)
-    heads = _split_heads(kv)
+
+    def variant(heads: int) -> Variant:
+        return Variant({"HEADS": heads}, Grid(kv.kv_heads, SPLITS, kv.group // heads))
+
+    variants = {f"{n} heads": variant(n) for n in _split_heads(b, kv)}
+    first = next(iter(variants.values()))
+    consts = {**_consts(kv, SPLIT_WORKGROUP), "GROUP": kv.group, **first.consts, **spans.consts}
     shader = Shader(
         "attention_split",
         (
@@ -299,7 +312,7 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> 
             *spans.slots(2),
         ),
         lib=("step", "rope", "paged", "span"),
-        consts={**_consts(kv, SPLIT_WORKGROUP), "GROUP": kv.group, "HEADS": heads, **spans.consts},
+        consts=consts,
         overrides={"SCALE": kv.scale, "HALVES": int(kv.halves)},
     )
     args = {
@@ -315,9 +328,8 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> 
     def reference(a: Mapping[str, Any]) -> None:
         spans.put(a, attend(rotate_and_store(a, kv), a, kv))
 
-    grid = Grid(kv.kv_heads, SPLITS, kv.group // heads)
     writes = ("k_pool", "v_pool", "parts", "stats")
-    b.call(Call("attention_split", args, writes, reference, shader, grid))
+    b.call(Call("attention_split", args, writes, reference, shader, first.grid, variants))
     spans.merge(b, kv, y)
 
 

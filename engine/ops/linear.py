@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from math import ceil
 from typing import Any
 
 from engine.ops.embed import weight_slots
 from engine.ops.norm import norm_team, normalize, rmsnorm
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
-from engine.plan import Call, Grid, PlanBuilder, Tensor, Weight
+from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant, Weight
 from engine.shaders import Shader, Slot
 
 FEW_ROWS = 4096
@@ -99,12 +100,14 @@ def _call(
     layer: _Layer,
     name: str,
     lib: tuple[str, ...],
-    consts: Mapping[str, int],
-    grid: Grid,
+    variants: Mapping[str, Variant],
     inputs: Mapping[str, tuple[Tensor, str]] | None = None,
+    consts: Mapping[str, int] | None = None,
     enable: tuple[str, ...] = (),
 ) -> Call:
-    """The kernel call of a layer; ``inputs`` replaces the f32 input by other tensors."""
+    """The kernel call of a layer, as the first of ``variants``; ``inputs`` replaces the f32 input
+    by other tensors."""
+    first = next(iter(variants.values()))
     args: dict[str, Tensor] = {"step": STEP}
     slots = [] if name == "linear_team" else [STEP_SLOT]
     for arg, (tensor, store) in (inputs or {"x": (layer.x, "array<vec4<f32>>")}).items():
@@ -130,85 +133,124 @@ def _call(
         name,
         tuple(slots),
         lib=lib,
-        consts={**consts, "PARTS": layer.parts},
+        consts={**first.consts, **(consts or {}), "PARTS": layer.parts},
         overrides=overrides,
         enable=enable,
     )
-    return Call("linear", args, ("y",), _reference(layer), shader, grid)
+    return Call("linear", args, ("y",), _reference(layer), shader, first.grid, variants)
 
 
 def _team(b: PlanBuilder, layer: _Layer) -> Call:
     """One token, a team of lanes for a few rows. Many rows (the output matrix) fill a GPU anyway,
     and then more rows a team share the loads of the activations."""
-    subgroup, many = b.traits.subgroup, layer.rows >= MANY_ROWS
-    widest = 16 if layer.parts == 2 and layer.rows >= FEW_ROWS else 32
-    team = min(subgroup, widest) if subgroup else 16
-    workgroup, rows = 64, 4 if many and layer.parts == 1 else 2
-    norm = "input_norm" if layer.norm else "input_plain"
-    grid = Grid.rows(ceil(layer.rows / (workgroup // team * rows)))
+    subgroup, workgroup = b.traits.subgroup, 64
+    widest = min(subgroup, 32) if subgroup else 32
+    half = not subgroup or (layer.parts == 2 and layer.rows >= FEW_ROWS)
+    team = min(widest, 16) if half else widest
+    rule = (team, 4 if layer.rows >= MANY_ROWS and layer.parts == 1 else 2)
+    teams = [t for t in (widest, widest // 2, widest // 4) if t]
+
+    def variant(team: int, rows: int) -> Variant:
+        grid = Grid.rows(ceil(layer.rows / (workgroup // team * rows)))
+        return Variant({"WORKGROUP": workgroup, "TEAM": team, "ROWS": rows}, grid)
+
     return _call(
         b,
         layer,
         "linear_team",
-        (f"weight_{layer.w.format}", norm, f"team_sum_{'subgroup' if subgroup else 'workgroup'}"),
-        {"WORKGROUP": workgroup, "TEAM": team, "ROWS": rows},
-        grid,
+        (
+            f"weight_{layer.w.format}",
+            "input_norm" if layer.norm else "input_plain",
+            f"team_sum_{'subgroup' if subgroup else 'workgroup'}",
+        ),
+        {f"{t} lanes, {r} rows": variant(t, r) for t, r in (rule, *product(teams, (1, 2, 4)))},
         enable=("subgroups",) if subgroup else (),
     )
 
 
+@dataclass(frozen=True)
+class _Tile:
+    """A workgroup's tile of the result of many tokens: ``across`` of its ``lanes`` lie side by
+    side on the rows of the weight."""
+
+    tokens: int
+    rows: int
+    lanes: int
+    across: int
+
+    def variant(self, layer: _Layer) -> Variant:
+        """Rows are those of all parts together."""
+        rows = self.rows // layer.parts
+        consts = {"TILE_M": self.tokens, "TILE_N": rows, "WORKGROUP": self.lanes}
+        grid = Grid(ceil(layer.rows / rows), tokens=self.tokens)
+        return Variant({**consts, "THREADS_N": self.across}, grid)
+
+
+TILES = (_Tile(64, 64, 256, 16), _Tile(32, 64, 128, 16))
+TILES_INT = (
+    _Tile(64, 64, 128, 16),
+    _Tile(32, 64, 128, 16),
+    _Tile(32, 128, 128, 32),
+    _Tile(32, 32, 64, 8),
+    _Tile(64, 64, 256, 16),
+)
+
+
+def _tiled(layer: _Layer, tiles: tuple[_Tile, ...]) -> dict[str, Variant]:
+    """Few rows make few tiles, too few to keep a large GPU busy: then the second is the rule,
+    which takes half the tokens."""
+    first, second, *others = tiles
+    if layer.w.shape[0] < FEW_ROWS:
+        first, second = second, first
+    ordered = (first, second, *others)
+    return {f"{t.tokens}x{t.rows}, {t.lanes} lanes": t.variant(layer) for t in ordered}
+
+
 def _tile(b: PlanBuilder, layer: _Layer) -> Call:
     """Many tokens, tiles in workgroup memory."""
-    consts, grid = _tile_consts(layer)
-    consts["WORKGROUP"] = 4 * consts["TILE_M"]
-    return _call(b, layer, "linear_tile", ("step", f"weight_{layer.w.format}"), consts, grid)
+    lib = ("step", f"weight_{layer.w.format}")
+    return _call(b, layer, "linear_tile", lib, _tiled(layer, TILES))
 
 
-def _tile_consts(layer: _Layer) -> tuple[dict[str, int], Grid]:
-    """Tokens and rows of a tile, and the grid. Few rows make few tiles, too few to keep a large
-    GPU busy: then tiles take half the tokens."""
-    tile_m = 32 if layer.w.shape[0] < FEW_ROWS else 64
-    tile_n = 64 // layer.parts
-    grid = Grid(ceil(layer.rows / tile_n), tokens=tile_m)
-    return {"TILE_M": tile_m, "TILE_N": tile_n}, grid
+def _thread_rows(b: PlanBuilder, layer: _Layer) -> dict[str, Variant]:
+    """Rows and tokens that a thread of the barrier-free kernels handles. All rows share the loads
+    of the activations, which are what takes time without a cache."""
+    many, workgroup = b.tokens > 1, 4
+    tokens = 4 if many else 1
 
+    def variant(rows: int) -> Variant:
+        grid = Grid(ceil(layer.rows / (rows * workgroup)), tokens=tokens if many else 0)
+        return Variant({"WORKGROUP": workgroup, "ROWS": rows, "TOKENS": tokens}, grid)
 
-def _rows_consts(b: PlanBuilder, layer: _Layer) -> tuple[dict[str, int], Grid]:
-    """Rows and tokens a thread of the barrier-free kernels handles, and the grid."""
-    tokens = 4 if b.tokens > 1 else 1
-    # Every row shares the loads of the activations, which are what takes time without a cache.
-    rows, workgroup = (8 if b.tokens > 1 else 16) // layer.parts, 4
-    grid = Grid(ceil(layer.rows / (rows * workgroup)), tokens=tokens if b.tokens > 1 else 0)
-    return {"WORKGROUP": workgroup, "ROWS": rows, "TOKENS": tokens}, grid
+    each = [(8 if many else 16) // layer.parts, 4 // layer.parts]
+    return {f"{rows} rows": variant(rows) for rows in each}
 
 
 def _rows(b: PlanBuilder, layer: _Layer) -> Call:
     """Any number of tokens, without barriers."""
-    consts, grid = _rows_consts(b, layer)
-    return _call(b, layer, "linear_rows", ("step", f"weight_{layer.w.format}"), consts, grid)
+    lib = ("step", f"weight_{layer.w.format}")
+    return _call(b, layer, "linear_rows", lib, _thread_rows(b, layer))
 
 
 def _tile_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Many tokens, tiles in workgroup memory, on integer activations."""
-    consts, grid = _tile_consts(layer)
-    consts |= {"WORKGROUP": 128, "THREADS_N": 16, "STAGE": 2}
-    return _on_integers(b, layer, "linear_tile_int", consts, grid, quants, scales)
+    variants = _tiled(layer, TILES_INT)
+    return _on_integers(b, layer, "linear_tile_int", variants, quants, scales, {"STAGE": 2})
 
 
 def _rows_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Any number of tokens, without barriers, on integer activations."""
-    consts, grid = _rows_consts(b, layer)
-    return _on_integers(b, layer, "linear_rows_int", consts, grid, quants, scales)
+    return _on_integers(b, layer, "linear_rows_int", _thread_rows(b, layer), quants, scales, {})
 
 
 def _on_integers(
     b: PlanBuilder,
     layer: _Layer,
     name: str,
-    consts: Mapping[str, int],
-    grid: Grid,
+    variants: Mapping[str, Variant],
     quants: Tensor,
     scales: Tensor,
+    consts: Mapping[str, int],
 ) -> Call:
     inputs = {
         "x_quants": (quants, "array<vec4<u32>>"),
@@ -216,7 +258,7 @@ def _on_integers(
     }
     lib = ("step", f"packed_{layer.w.format}")
     consts = {**consts, "TERMS": TERMS[b.traits.activations]}
-    return _call(b, layer, name, lib, consts, grid, inputs)
+    return _call(b, layer, name, lib, variants, inputs, consts)
 
 
 def quantize(b: PlanBuilder, x: Tensor, norm: Norm | None = None) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,237 @@
+"""Chooses kernel variants by a short measurement on the user's device.
+
+For every distinct call of a model's plans that has variants, each of them runs on made-up tensors
+of the real shapes. One that computes other numbers than the first (which the self-test has
+checked, see selftest.py) is never used; another is chosen only if it is clearly faster.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Protocol
+
+from engine.backends.base import Device, Progress, persistent_tensors
+from engine.errors import as_octavo_error
+from engine.ops.state import STEP, StepRecord
+from engine.plan import Call, Plan, Tensor, Weight, plane_name
+from engine.shaders import fingerprint
+
+BUDGET_SECONDS = 2.0  # of a load
+COPIES = 8  # of a call in a plan: one alone is shorter than the clock's step
+LARGEST_BYTES = 96 << 20  # of a call's tensors; a larger product is bound by memory in any variant
+SLICE_SECONDS = 0.004  # of one measurement
+KEY_SECONDS = 0.12  # for all variants of a call: a GPU that was idle needs time to clock up
+CLEARLY = 0.95  # of the first variant's time
+SAMPLE = 1 << 14  # values compared at the beginning and at the end of a result
+TOLERANCE = 2e-3  # of the largest value
+POSITION = 256  # of the step that is measured
+PATTERN = 1 << 14  # made-up values before they repeat
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was measured of one variant; ``seconds`` a call, ``nbytes`` read and written by it."""
+
+    key: str
+    label: str
+    variant: str
+    seconds: float
+    nbytes: int
+    right: bool
+
+    def to_wire(self, best: Mapping[str, str]) -> dict[str, object]:
+        """The timing as it crosses to the page; ``best`` says which variants were chosen."""
+        return {
+            "label": self.label,
+            "variant": self.variant,
+            "us": self.seconds * 1e6,
+            "gb_per_s": self.nbytes / self.seconds / 1e9,
+            "right": self.right,
+            "chosen": best[self.key] == self.variant,
+        }
+
+
+class Memory(Protocol):
+    """What tuning needs of the engine's host."""
+
+    async def recall(self, key: str) -> str:
+        """What was remembered under ``key``, or an empty text."""
+        ...
+
+    async def remember(self, key: str, value: str) -> None:
+        """Remember a text for later visits."""
+        ...
+
+    def now(self) -> float:
+        """Seconds."""
+        ...
+
+
+async def tune(
+    host: Memory, device: Device, plans: Sequence[Plan], again: bool, progress: Progress
+) -> tuple[dict[str, str], list[Timing]]:
+    """Variant by key, for `Plan.varied`, and what was measured for it now: what this adapter has
+    not been asked before, as far as BUDGET_SECONDS go; ``again``, all of it."""
+    place = f"kernels {fingerprint()} {device.traits.name}"
+    known: dict[str, str] = {} if again else json.loads(await host.recall(place) or "{}")
+    budget = math.inf if again else BUDGET_SECONDS
+    timings = await measure(device, plans, known, host.now, budget, progress)
+    if timings:
+        known |= choose(timings)
+        await host.remember(place, json.dumps(known))
+    return known, timings
+
+
+def choose(timings: Iterable[Timing]) -> dict[str, str]:
+    """The best variant by key: the first, or a right one that is clearly faster."""
+    by_key: dict[str, list[Timing]] = {}
+    for timing in timings:
+        by_key.setdefault(timing.key, []).append(timing)
+    best: dict[str, str] = {}
+    for key, (first, *others) in by_key.items():
+        right = [t for t in others if t.right and t.seconds < CLEARLY * first.seconds]
+        best[key] = min(right, key=lambda t: t.seconds, default=first).variant
+    return best
+
+
+async def measure(
+    device: Device,
+    plans: Iterable[Plan],
+    known: Mapping[str, str],
+    now: Callable[[], float],
+    budget: float,
+    progress: Progress,
+) -> list[Timing]:
+    """Time the variants of all calls whose key is not ``known``, until ``budget`` seconds are
+    over. A call with a variant that this device cannot run is left as it is. Whatever was on the
+    device is freed."""
+    calls = {c.key: (c, p.tokens) for p in plans for c in p.calls if len(c.variants) > 1}
+    calls = {k: v for k, v in calls.items() if k not in known and _nbytes(v[0]) <= LARGEST_BYTES}
+    started = now()
+    timings: list[Timing] = []
+    for i, (call, tokens) in enumerate(calls.values()):
+        if now() - started > budget:
+            break
+        try:
+            timings += await _measure_call(device, _apart(call), tokens, now)
+        except Exception as error:
+            if as_octavo_error(error).code == "gpu.lost":
+                raise
+        finally:
+            device.close()
+        progress(i + 1, len(calls))
+    return timings
+
+
+def _nbytes(call: Call) -> int:
+    return sum(tensor.nbytes for tensor in call.args.values())
+
+
+def _apart(call: Call) -> Call:
+    """The call with activations that keep buffers of their own."""
+    args = {
+        name: replace(t, role="state") if t.role == "activation" else t
+        for name, t in call.args.items()
+    }
+    return replace(call, args=args)
+
+
+async def _measure_call(
+    device: Device, call: Call, tokens: int, now: Callable[[], float]
+) -> list[Timing]:
+    plans = {
+        name: Plan(f"tune.{i}", (call.varied(name),) * COPIES, {}, (), tokens)
+        for i, name in enumerate(call.variants)
+    }
+    await device.allocate(persistent_tensors(plans.values()).values())
+    for tensor in call.args.values():
+        _fill(device, tensor, tokens)
+    await device.compile(list(plans.values()), lambda *_: None)
+
+    results = {name: await _result(device, call, plan) for name, plan in plans.items()}
+    first = next(iter(results.values()))
+    best: dict[str, float] = {}
+    started = now()
+    while not best or now() - started < KEY_SECONDS:
+        for name, plan in plans.items():
+            seconds = await _seconds(device, plan, best.get(name), now)
+            best[name] = min(seconds, best.get(name, seconds))
+    return [
+        Timing(call.key, call.label, name, best[name], _nbytes(call), _same(result, first))
+        for name, result in results.items()
+    ]
+
+
+async def _seconds(
+    device: Device, plan: Plan, guess: float | None, now: Callable[[], float]
+) -> float:
+    """Time of one call, at least SLICE_SECONDS long where a ``guess`` tells how often that is."""
+    repeat = max(1, math.ceil(SLICE_SECONDS / (guess * COPIES))) if guess else 1
+    started = now()
+    await device.run([plan.name], plan.tokens, repeat, 0, 0)
+    return max(now() - started, 1e-6) / (repeat * COPIES)
+
+
+async def _result(device: Device, call: Call, plan: Plan) -> list[float]:
+    """Beginning and end of what the call writes, after one run."""
+    written = [call.args[name] for name in call.writes if call.args[name].dtype == "f32"]
+    places = [(t, at, size) for t in written for at, size in _samples(t)]
+    for tensor, at, size in places:
+        # What a kernel leaves as it was shall not look like a result of the one before.
+        device.write(tensor, array("f", [7.0]).tobytes() * (size // 4), at)
+    await device.run([plan.name], plan.tokens, 1, 0, 0)
+    values = array("f")
+    for tensor, at, size in places:
+        values.frombytes(await device.read(tensor, at, size))
+    return list(values)
+
+
+def _samples(tensor: Tensor) -> list[tuple[int, int]]:
+    """Offset and bytes of the parts that are looked at."""
+    size = min(4 * SAMPLE, tensor.nbytes)
+    return [(0, size)] if size == tensor.nbytes else [(0, size), (tensor.nbytes - size, size)]
+
+
+def _same(got: Sequence[float], want: Sequence[float]) -> bool:
+    scale = max(map(abs, want), default=0.0)
+    worst = max((abs(a - b) for a, b in zip(got, want, strict=True)), default=0.0)
+    return worst <= TOLERANCE * scale  # false for what is not a number
+
+
+def _fill(device: Device, tensor: Tensor, tokens: int) -> None:
+    """Made-up contents, the same every time."""
+    if tensor == STEP:
+        device.write(tensor, StepRecord(POSITION, tokens).pack())
+    elif tensor.name == "block_table":
+        device.write(tensor, array("I", range(tensor.shape[0])).tobytes())
+    elif isinstance(tensor, Weight):
+        for plane in tensor.planes:
+            words = Tensor(plane_name(tensor, plane), (plane.nbytes // 4,), "u32", "state")
+            halves = plane.suffix == "scales" or tensor.format == "f16"
+            kind = "halves" if halves else "floats" if tensor.format == "f32" else "bytes"
+            device.write(words, _pattern(kind, words.nbytes))
+    else:
+        kinds = {"f32": "floats", "f16": "halves", "u32": "bytes"}
+        device.write(tensor, _pattern(kinds[tensor.dtype], tensor.nbytes))
+
+
+@cache
+def _block(kind: str) -> bytes:
+    rng = random.Random(1)
+    if kind == "bytes":
+        return rng.randbytes(4 * PATTERN)
+    code = "e" if kind == "halves" else "f"
+    return struct.pack(f"<{PATTERN}{code}", *(rng.uniform(-1, 1) for _ in range(PATTERN)))
+
+
+def _pattern(kind: str, nbytes: int) -> bytes:
+    """``nbytes`` of random ``bytes``, ``floats`` (f32) or ``halves`` (f16) from -1 to 1."""
+    block = _block(kind)
+    return (block * (nbytes // len(block) + 1))[:nbytes]

@@ -1,0 +1,65 @@
+"""Every variant that a device may choose by measurement computes what the reference does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.ops.linear import Norm
+from engine.ops.state import StepRecord
+from engine.plan import Tensor
+from tests.kernels.cases import assert_close, builder, numbers, rows, state, weight
+from tests.kernels.harness import Case, Harness
+from tests.kernels.test_attention import case_of, layout, scattered
+
+
+def assert_all_right(harness: Harness, case: Case, y: Tensor, tokens: int, tolerance: float) -> int:
+    """The number of variants compared."""
+    want = case.reference()[y.name][:tokens]
+    calls = [call for call in case.plan.calls if call.variants]
+    count = 0
+    for call in calls:
+        for name in call.variants:
+            varied = Case(case.plan.varied({call.key: name}), case.arrays, case.weights, case.step)
+            (got,) = harness.run(varied, [y])
+            assert_close(got[:tokens], want, tolerance)
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(
+    ("device", "tokens", "capacity"),
+    [
+        ("workgroup", 1, 1),
+        ("subgroup", 1, 1),
+        ("workgroup", 37, 40),
+        ("workgroup-q16", 37, 40),
+        ("plain-q16", 1, 1),
+        ("plain-q16", 6, 8),
+        ("plain", 6, 8),
+    ],
+)
+def test_linear(harness: Harness, device: str, tokens: int, capacity: int, gated: bool) -> None:
+    k, n = 96, 140
+    b = builder(device, capacity)
+    x, norm = state("x", capacity, k), Norm(weight("gain", k), 1e-5)
+    op = ops.gated_linear if gated else ops.linear
+    y = op(b, x, weight("w", n, k, quant="Q4_1"), norm=norm)
+    weights: Mapping[str, np.ndarray] = {"w": numbers(n, n, k) / 8, "gain": numbers(1, k)}
+    inputs = {"x": rows(numbers(k, tokens, k), capacity)}
+    case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
+    assert assert_all_right(harness, case, y, tokens, 1e-5) > 1
+
+
+@pytest.mark.parametrize("shape", ["grouped", "smollm2"])
+@pytest.mark.parametrize(
+    ("device", "tokens"), [("workgroup", 1), ("subgroup", 1), ("subgroup", 21)]
+)
+def test_attention(harness: Harness, device: str, tokens: int, shape: str) -> None:
+    kv = layout(shape, False)
+    case, y = case_of(device, kv, 130, tokens, tokens, scattered(kv))
+    assert assert_all_right(harness, case, y, tokens, 2e-3) > 1
