@@ -255,6 +255,7 @@ async def _upload(
         shard = await reading if reading else None
         done += size
         progress("weights", done, manifest.size, "bytes")
+    device.finish_upload()
 
 
 async def _warm_up(

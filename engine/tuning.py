@@ -19,19 +19,21 @@ from typing import Protocol
 
 from engine.backends.base import Device, Progress, persistent_tensors
 from engine.errors import as_octavo_error
+from engine.ops.attention import KV_BLOCK
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, Plan, Tensor, Weight, plane_name
 from engine.shaders import fingerprint
 
 BUDGET_SECONDS = 2.0  # of a load
-COPIES = 8  # of a call in a plan: one alone is shorter than the clock's step
 LARGEST_BYTES = 96 << 20  # of a call's tensors; a larger product is bound by memory in any variant
-SLICE_SECONDS = 0.004  # of one measurement
-KEY_SECONDS = 0.12  # for all variants of a call: a GPU that was idle needs time to clock up
+COPIES_BYTES = 128 << 20  # of a weight: calls take turns on copies that no cache holds together
+MOST_COPIES = 32
+SLICE_SECONDS = 0.005  # of one measurement: timestamps may come in steps of 0.1 ms
+KEY_SECONDS = 0.15  # for all variants of a call: a GPU that was idle needs time to clock up
 CLEARLY = 0.95  # of the first variant's time
 SAMPLE = 1 << 14  # values compared at the beginning and at the end of a result
 TOLERANCE = 2e-3  # of the largest value
-POSITION = 256  # of the step that is measured
+POSITION = 1024  # of the step that is measured, in a context that long
 PATTERN = 1 << 14  # made-up values before they repeat
 
 
@@ -143,25 +145,38 @@ def _apart(call: Call) -> Call:
     return replace(call, args=args)
 
 
+def _copies(call: Call) -> list[Call]:
+    """The call on several weights, as the layers of a model have them."""
+    weights = {name: t for name, t in call.args.items() if isinstance(t, Weight)}
+    nbytes = sum(t.nbytes for t in weights.values())
+    count = min(MOST_COPIES, COPIES_BYTES // nbytes) if nbytes else 1
+    copies = [
+        {name: replace(t, name=f"{t.name}.{i}") for name, t in weights.items()}
+        for i in range(1, count)
+    ]
+    return [call, *(replace(call, args={**call.args, **copy}) for copy in copies)]
+
+
 async def _measure_call(
     device: Device, call: Call, tokens: int, now: Callable[[], float]
 ) -> list[Timing]:
-    plans = {
-        name: Plan(f"tune.{i}", (call.varied(name),) * COPIES, {}, (), tokens)
-        for i, name in enumerate(call.variants)
-    }
-    await device.allocate(persistent_tensors(plans.values()).values())
+    once, timed = dict[str, Plan](), dict[str, Plan]()
+    for i, name in enumerate(call.variants):
+        calls = tuple(copy.varied(name) for copy in _copies(call))
+        once[name] = Plan(f"once.{i}", calls[:1], {}, (), tokens)
+        timed[name] = Plan(f"timed.{i}", calls, {}, (), tokens)
+    await device.allocate(persistent_tensors(timed.values()).values())
     for tensor in call.args.values():
-        _fill(device, tensor, tokens)
-    await device.compile(list(plans.values()), lambda *_: None)
+        _fill(device, tensor, call, tokens)
+    await device.compile([*once.values(), *timed.values()], lambda *_: None)
 
-    results = {name: await _result(device, call, plan) for name, plan in plans.items()}
+    results = {name: await _result(device, call, plan) for name, plan in once.items()}
     first = next(iter(results.values()))
     best: dict[str, float] = {}
     started = now()
     while not best or now() - started < KEY_SECONDS:
-        for name, plan in plans.items():
-            seconds = await _seconds(device, plan, best.get(name), now)
+        for name, plan in timed.items():
+            seconds = await _seconds(device, plan, best.get(name))
             best[name] = min(seconds, best.get(name, seconds))
     return [
         Timing(call.key, call.label, name, best[name], _nbytes(call), _same(result, first))
@@ -169,14 +184,12 @@ async def _measure_call(
     ]
 
 
-async def _seconds(
-    device: Device, plan: Plan, guess: float | None, now: Callable[[], float]
-) -> float:
-    """Time of one call, at least SLICE_SECONDS long where a ``guess`` tells how often that is."""
-    repeat = max(1, math.ceil(SLICE_SECONDS / (guess * COPIES))) if guess else 1
-    started = now()
-    await device.run([plan.name], plan.tokens, repeat, 0, 0)
-    return max(now() - started, 1e-6) / (repeat * COPIES)
+async def _seconds(device: Device, plan: Plan, guess: float | None) -> float:
+    """Time of one call, from SLICE_SECONDS of them where a ``guess`` tells how many that are."""
+    count = len(plan.calls)
+    repeat = max(1, math.ceil(SLICE_SECONDS / (guess * count))) if guess else 1
+    seconds = await device.time(plan.name, plan.tokens, repeat)
+    return max(seconds, 1e-9) / (repeat * count)
 
 
 async def _result(device: Device, call: Call, plan: Plan) -> list[float]:
@@ -205,10 +218,12 @@ def _same(got: Sequence[float], want: Sequence[float]) -> bool:
     return worst <= TOLERANCE * scale  # false for what is not a number
 
 
-def _fill(device: Device, tensor: Tensor, tokens: int) -> None:
+def _fill(device: Device, tensor: Tensor, call: Call, tokens: int) -> None:
     """Made-up contents, the same every time."""
     if tensor == STEP:
-        device.write(tensor, StepRecord(POSITION, tokens).pack())
+        table = call.args.get("block_table")
+        room = table.shape[0] * KV_BLOCK - tokens if table else 0
+        device.write(tensor, StepRecord(min(POSITION, room), tokens).pack())
     elif tensor.name == "block_table":
         device.write(tensor, array("I", range(tensor.shape[0])).tobytes())
     elif isinstance(tensor, Weight):

@@ -93,7 +93,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       }
     }
   }
-  if (row < TOKENS * GROUP && first_token + row / GROUP <= last) {
+  let is_row = row < TOKENS * GROUP && first_token + row / GROUP <= last;
+  if (is_row && start < own_length) {
     let at = (token * Q_HEADS + head) * num_spans() + group.z;
     for (var i = 0u; i < OWN; i++) { parts[at * QUADS + part + i * LANES] = acc[i]; }
     if (part == 0u) { stats[at] = vec2<f32>(top, total); }

@@ -2,6 +2,8 @@
 // It knows nothing of models; buffers and plans go by name, and everything that changes from
 // step to step lives in GPU buffers.
 
+import { Uploads } from "./upload.mjs";
+
 /**
  * @typedef {{code: string, layout: ("read" | "read_write")[], constants: Record<string, number>}} WirePipeline
  * `code` is a key of `modules`.
@@ -15,10 +17,7 @@
  * @typedef {{label: string, pipeline: GPUComputePipeline, group: GPUBindGroup, grid: number[], tokens: number}} Dispatch
  */
 
-export const CARRY = 512; // bytes before a shard that hold the last, incomplete block of the one before
 const RING = 256; // sampled ids wait in a ring of this many
-const JOB_ALIGN = 256; // minimum alignment of a storage binding's offset
-const MAX_WORKGROUPS = 65535;
 const SUBMIT = 32; // dispatches of a submit where a step is waited for: the GPU begins meanwhile
 
 /** An error with a stable code that Python passes on. */
@@ -81,10 +80,6 @@ export class Gpu {
     this.layouts = new Map();
     /** @type {GPUBuffer[]} */
     this.readers = [];
-    /** @type {GPUBuffer | null} */
-    this.previousShard = null;
-    /** The GPU is done with the last shard. @type {Promise<undefined>} */
-    this.uploaded = Promise.resolve(undefined);
     this.encodeMs = 0; // spent recording and submitting commands
     /** @type {string | null} */
     this.failure = null;
@@ -146,7 +141,7 @@ export class Gpu {
   }
 
   /** @param {("read" | "read_write")[]} access @returns {GPUBindGroupLayout} */
-  #layout(access) {
+  layout(access) {
     const key = access.join();
     let layout = this.layouts.get(key);
     if (!layout) {
@@ -163,12 +158,12 @@ export class Gpu {
   }
 
   /** @param {string} code @param {WirePipeline} wire @returns {Promise<GPUComputePipeline>} */
-  #pipeline(code, wire) {
+  pipeline(code, wire) {
     const key = JSON.stringify([code, wire.layout, wire.constants]);
     let pipeline = this.pipelines.get(key);
     if (!pipeline) {
       pipeline = this.device.createComputePipelineAsync({
-        layout: this.device.createPipelineLayout({ bindGroupLayouts: [this.#layout(wire.layout)] }),
+        layout: this.device.createPipelineLayout({ bindGroupLayouts: [this.layout(wire.layout)] }),
         compute: { module: this.#module(code), entryPoint: "main", constants: wire.constants },
       });
       this.pipelines.set(key, pipeline);
@@ -178,6 +173,7 @@ export class Gpu {
 
   /** @type {Map<string, GPUShaderModule>} */
   #modules = new Map();
+  #uploads = new Uploads(this);
 
   /** @param {string} code @returns {GPUShaderModule} */
   #module(code) {
@@ -197,12 +193,12 @@ export class Gpu {
     let done = 0;
     const pipelines = await Promise.all(
       wire.pipelines.map(async (p) => {
-        const pipeline = await this.#pipeline(wire.modules[p.code], p);
+        const pipeline = await this.pipeline(wire.modules[p.code], p);
         progress?.(++done, wire.pipelines.length);
         return pipeline;
       }),
     );
-    this.#same(epoch);
+    this.checkEpoch(epoch);
     /** @type {Map<string, GPUBindGroup>} */
     const groups = new Map();
     for (const [name, dispatches] of Object.entries(wire.plans)) {
@@ -211,7 +207,7 @@ export class Gpu {
         dispatches.map(({ label, pipeline, buffers, grid, tokens }) => {
           const access = wire.pipelines[pipeline].layout;
           const key = `${access.join()}|${buffers.join()}`;
-          const group = groups.get(key) ?? this.#bind(this.#layout(access), buffers);
+          const group = groups.get(key) ?? this.#bind(this.layout(access), buffers);
           groups.set(key, group);
           return { label, pipeline: pipelines[pipeline], group, grid, tokens };
         }),
@@ -220,7 +216,7 @@ export class Gpu {
   }
 
   /** Throws if the buffers of `epoch` are gone. @param {number} epoch */
-  #same(epoch) {
+  checkEpoch(epoch) {
     if (epoch !== this.epoch) throw new GpuError("request.cancelled", "The model was unloaded.");
   }
 
@@ -251,7 +247,7 @@ export class Gpu {
       }
     }
     this.encodeMs += performance.now() - started;
-    return this.#settle(reader ? this.#ids(reader, first, count) : this.#idle());
+    return this.settle(reader ? this.#ids(reader, first, count) : this.#idle());
   }
 
   /** @param {Dispatch[]} dispatches @param {number} tokens
@@ -289,33 +285,61 @@ export class Gpu {
   async profile(name, tokens) {
     const plan = this.#plan(name);
     if (!this.device.features.has("timestamp-query")) return "[]";
-    const querySet = this.device.createQuerySet({ type: "timestamp", count: 2 * plan.length });
-    const usage = GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC;
-    const times = this.device.createBuffer({ size: 16 * plan.length, usage });
-    const encoder = this.device.createCommandEncoder();
-    for (const [i, dispatch] of plan.entries()) {
-      const timestampWrites = { querySet, beginningOfPassWriteIndex: 2 * i, endOfPassWriteIndex: 2 * i + 1 };
-      const pass = encoder.beginComputePass({ timestampWrites });
-      this.#encode(pass, [dispatch], tokens);
-      pass.end();
-    }
-    encoder.resolveQuerySet(querySet, 0, 2 * plan.length, times, 0);
-    this.device.queue.submit([encoder.finish()]);
-    this.buffers.set("profile", times);
-    const bytes = await this.read("profile", 0, 16 * plan.length);
-    this.buffers.delete("profile");
-    const ns = new BigUint64Array(bytes.buffer, 0, 2 * plan.length);
+    const times = await this.#timestamps(plan.length, (encoder, querySet) => {
+      for (const [i, dispatch] of plan.entries()) {
+        const timestampWrites = { querySet, beginningOfPassWriteIndex: 2 * i, endOfPassWriteIndex: 2 * i + 1 };
+        const pass = encoder.beginComputePass({ timestampWrites });
+        this.#encode(pass, [dispatch], tokens);
+        pass.end();
+      }
+    });
     /** @type {Map<string, [string, number, number]>} */
     const rows = new Map();
     for (const [i, { label }] of plan.entries()) {
       const row = rows.get(label) ?? [label, 0, 0];
       row[1] += 1;
-      row[2] += Number(ns[2 * i + 1] - ns[2 * i]) / 1e6;
+      row[2] += times[i];
       rows.set(label, row);
     }
+    return JSON.stringify([...rows.values()]);
+  }
+
+  /** Milliseconds that `repeat` replays of a plan take in one pass: by the GPU's clock, or where
+   * it tells no time, from submit to end.
+   * @param {string} name @param {number} tokens @param {number} repeat @returns {Promise<number>} */
+  async time(name, tokens, repeat) {
+    const step = Array.from({ length: repeat }, () => this.#plan(name)).flat();
+    if (!this.device.features.has("timestamp-query")) {
+      const started = performance.now();
+      this.#submit(step, tokens, null);
+      await this.settle(this.#idle());
+      return performance.now() - started;
+    }
+    const [ms] = await this.#timestamps(1, (encoder, querySet) => {
+      const timestampWrites = { querySet, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 };
+      const pass = encoder.beginComputePass({ timestampWrites });
+      this.#encode(pass, step, tokens);
+      pass.end();
+    });
+    return ms;
+  }
+
+  /** Milliseconds of `count` passes, whose timestamps `encode` writes pair by pair.
+   * @param {number} count
+   * @param {(encoder: GPUCommandEncoder, querySet: GPUQuerySet) => void} encode
+   * @returns {Promise<number[]>} */
+  async #timestamps(count, encode) {
+    const querySet = this.device.createQuerySet({ type: "timestamp", count: 2 * count });
+    const usage = GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC;
+    const times = this.device.createBuffer({ size: 16 * count, usage });
+    const encoder = this.device.createCommandEncoder();
+    encode(encoder, querySet);
+    encoder.resolveQuerySet(querySet, 0, 2 * count, times, 0);
+    this.device.queue.submit([encoder.finish()]);
+    const ns = new BigUint64Array((await this.#readBuffer(times, 0, 16 * count)).buffer);
     times.destroy();
     querySet.destroy();
-    return JSON.stringify([...rows.values()]);
+    return Array.from({ length: count }, (_, i) => Number(ns[2 * i + 1] - ns[2 * i]) / 1e6);
   }
 
   #reader() {
@@ -340,7 +364,7 @@ export class Gpu {
 
   /** Waits for the GPU, and turns what went wrong on it into an error.
    * @template T @param {Promise<T>} promise @returns {Promise<T>} */
-  async #settle(promise) {
+  async settle(promise) {
     const value = await Promise.race([promise, this.lost]).catch(async (error) => {
       // A lost device also breaks off what waits for it, and may say so first.
       await Promise.race([this.lost, new Promise((resolve) => setTimeout(resolve, 50))]);
@@ -358,86 +382,40 @@ export class Gpu {
 
   /** Reads a buffer back. @param {string} name @param {number} offset @param {number} bytes
    * @returns {Promise<Uint8Array>} */
-  async read(name, offset, bytes) {
+  read(name, offset, bytes) {
+    return this.#readBuffer(this.buffer(name), offset, bytes);
+  }
+
+  /** @param {GPUBuffer} buffer @param {number} offset @param {number} bytes */
+  async #readBuffer(buffer, offset, bytes) {
     const size = Math.ceil(bytes / 4) * 4;
     const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
     const reader = this.device.createBuffer({ size, usage });
     const encoder = this.device.createCommandEncoder();
-    encoder.copyBufferToBuffer(this.buffer(name), offset, reader, 0, size);
+    encoder.copyBufferToBuffer(buffer, offset, reader, 0, size);
     this.device.queue.submit([encoder.finish()]);
-    await this.#settle(reader.mapAsync(GPUMapMode.READ));
+    await this.settle(reader.mapAsync(GPUMapMode.READ));
     const copy = new Uint8Array(reader.getMappedRange().slice(0)).subarray(0, bytes);
     reader.destroy();
     return copy;
   }
 
-  /** Takes the next shard of a model: puts it on the GPU and repacks the weights in it. The last
-   * `carry` bytes stay for the next shard, whose first block they begin. Resolves when the shard
-   * is on its way: the next one can be read meanwhile.
+  /** Takes the next shard of a model: see Uploads.
    * @param {Uint8Array} bytes @param {number} carry @param {string} jobsJson WireJob[]
    * @param {string} kernelsJson code of each repack kernel */
-  async upload(bytes, carry, jobsJson, kernelsJson) {
-    const jobs = /** @type {WireJob[]} */ (JSON.parse(jobsJson));
-    const kernels = /** @type {Record<string, WirePipeline>} */ (JSON.parse(kernelsJson));
-    const { epoch } = this;
-    const repacks = await Promise.all(
-      jobs.filter((job) => job.repack).map(async (job) => {
-        const kernel = kernels[job.repack];
-        return { job, kernel, pipeline: await this.#pipeline(kernel.code, kernel) };
-      }),
-    );
-    await this.#settle(this.uploaded); // so that two shards are held, and no more
-    this.#same(epoch);
-    const size = CARRY + Math.ceil(bytes.length / 4) * 4;
-    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
-    const raw = this.device.createBuffer({ label: "shard", size, usage, mappedAtCreation: true });
-    new Uint8Array(raw.getMappedRange()).set(bytes, CARRY);
-    raw.unmap();
-    const encoder = this.device.createCommandEncoder();
-    const previous = this.previousShard;
-    if (previous) encoder.copyBufferToBuffer(previous, previous.size - CARRY, raw, 0, CARRY);
-    for (const job of jobs.filter((j) => !j.repack)) {
-      encoder.copyBufferToBuffer(raw, job.source, this.buffer(job.buffers[0]), job.first, job.bytes);
-    }
-    const parameters = this.#parameters(repacks.map(({ job }) => job));
-    const pass = encoder.beginComputePass();
-    for (const [i, { job, kernel, pipeline }] of repacks.entries()) {
-      const outputs = job.buffers.map((name) => ({ buffer: this.buffer(name) }));
-      const offset = i * JOB_ALIGN;
-      const resources = [{ buffer: parameters, offset, size: 16 }, { buffer: raw }, ...outputs];
-      const entries = resources.map((resource, binding) => ({ binding, resource }));
-      pass.setPipeline(pipeline);
-      pass.setBindGroup(0, this.device.createBindGroup({ layout: this.#layout(kernel.layout), entries }));
-      pass.dispatchWorkgroups(...repackGrid(job.count));
-    }
-    pass.end();
-    this.device.queue.submit([encoder.finish()]);
-    previous?.destroy();
-    this.previousShard = carry ? raw : null;
-    if (!carry) raw.destroy();
-    parameters.destroy();
-    this.uploaded = this.device.queue.onSubmittedWorkDone();
+  upload(bytes, carry, jobsJson, kernelsJson) {
+    return this.#uploads.upload(bytes, carry, jobsJson, kernelsJson);
   }
 
-  /** @param {WireJob[]} jobs @returns {GPUBuffer} */
-  #parameters(jobs) {
-    const size = Math.max(1, jobs.length) * JOB_ALIGN;
-    const usage = GPUBufferUsage.STORAGE;
-    const buffer = this.device.createBuffer({ label: "jobs", size, usage, mappedAtCreation: true });
-    const words = new Uint32Array(buffer.getMappedRange());
-    for (const [i, job] of jobs.entries()) {
-      const [x] = repackGrid(job.count);
-      words.set([job.source, job.first, job.count, x * 64], (i * JOB_ALIGN) / 4);
-    }
-    buffer.unmap();
-    return buffer;
+  /** All shards have come. */
+  finishUpload() {
+    this.#uploads.close();
   }
 
   /** Frees everything but the device. */
   clear() {
     for (const buffer of [...this.buffers.values(), ...this.readers]) buffer.destroy();
-    this.previousShard?.destroy();
-    this.previousShard = null;
+    this.#uploads.close();
     this.epoch++;
     this.failure = null;
     this.buffers.clear();
@@ -445,11 +423,4 @@ export class Gpu {
     this.plans.clear();
     this.readers = [];
   }
-}
-
-/** Workgroups of 64 blocks in x and y. @param {number} blocks @returns {[number, number]} */
-function repackGrid(blocks) {
-  const groups = Math.ceil(blocks / 64);
-  const x = Math.min(groups, MAX_WORKGROUPS);
-  return [x, Math.ceil(groups / x)];
 }

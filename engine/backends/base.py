@@ -25,6 +25,10 @@ class Device(Protocol):
         """Take the next shard and fill the weights it holds."""
         ...
 
+    def finish_upload(self) -> None:
+        """All shards have come: free what only uploading needed."""
+        ...
+
     async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
         """Make plans ready to run, activations included."""
         ...
@@ -46,6 +50,10 @@ class Device(Protocol):
 
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
         """GPU time of one run of a plan: (label, dispatches, milliseconds); empty if unknown."""
+        ...
+
+    async def time(self, plan: str, tokens: int, repeat: int) -> float:
+        """Seconds that ``repeat`` replays of a plan take, one after another."""
         ...
 
     def encode_ms(self) -> float:

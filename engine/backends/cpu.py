@@ -50,6 +50,9 @@ class CpuDevice:
             await self._breathe()
         self._tail = bytes(raw[-CARRY:]) if jobs.carry else b""
 
+    def finish_upload(self) -> None:
+        """Nothing is left over: the last shard carries nothing."""
+
     async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
         """Bind references to arrays; activations of a slot share memory, as on the GPU."""
         import numpy as np
@@ -118,6 +121,12 @@ class CpuDevice:
             _, count, total = rows.get(label, (label, 0, 0.0))
             rows[label] = (label, count + 1, total + ms)
         return list(rows.values())
+
+    async def time(self, plan: str, tokens: int, repeat: int) -> float:
+        """Seconds by the clock."""
+        started = time.perf_counter()
+        await self.run([plan], tokens, repeat, 0, 0)
+        return time.perf_counter() - started
 
     def encode_ms(self) -> float:
         """Nothing is recorded here."""

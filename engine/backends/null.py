@@ -27,6 +27,9 @@ class NullDevice:
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Take a shard and forget it."""
 
+    def finish_upload(self) -> None:
+        """Nothing was kept."""
+
     async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
         """Remember the plans."""
         self.plans |= {p.name: p for p in plans}
@@ -50,6 +53,10 @@ class NullDevice:
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
         """Nothing takes time here."""
         return []
+
+    async def time(self, plan: str, tokens: int, repeat: int) -> float:
+        """Nothing takes time here."""
+        return 0.0
 
     def encode_ms(self) -> float:
         """Nothing is recorded here."""

@@ -73,6 +73,10 @@ class WebGpuDevice:
         wire = json.dumps([job.to_wire() for job in jobs.jobs])
         await self._gpu.upload(shard, int(jobs.carry), wire, self._kernels)
 
+    def finish_upload(self) -> None:
+        """Free the staging buffers."""
+        self._gpu.finishUpload()
+
     async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
         """Compile all pipelines."""
         await self._gpu.allocate(json.dumps(slots_to_wire(plans)))
@@ -104,6 +108,10 @@ class WebGpuDevice:
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
         """GPU time by kernel and shape."""
         return [tuple(row) for row in json.loads(await self._gpu.profile(plan, tokens))]
+
+    async def time(self, plan: str, tokens: int, repeat: int) -> float:
+        """Seconds of the GPU, all replays in one submit."""
+        return float(await self._gpu.time(plan, tokens, repeat)) / 1e3
 
     def encode_ms(self) -> float:
         """JavaScript's share of the host's time."""

@@ -76,7 +76,7 @@ def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size:
 
 
 def test_the_player_knows_the_same_carry() -> None:
-    assert f"CARRY = {CARRY};" in (ROOT / "worker/gpu.mjs").read_text(encoding="utf-8")
+    assert f"CARRY = {CARRY};" in (ROOT / "worker/upload.mjs").read_text(encoding="utf-8")
 
 
 def edited(edit: Callable[[bytes], bytes], folder: Path) -> Path:
