@@ -8,13 +8,14 @@
 
 import { parseManifest } from "./manifest.mjs";
 import {
-  ShardError, asNetwork, fetchAll, matches, parts, resumes, sleep, withStallGuard,
+  ShardError, asNetwork, checksum, fetchAll, matches, parts, resumes, sleep, withStallGuard,
 } from "./transfer.mjs";
 
 const CACHE_NAME = "octavo-models";
 const PARALLEL = 4;
 const WINDOW = 4; // the shard being read and those after it, hashed meanwhile
 
+const KEPT_AS = "X-Octavo-Kept-As"; // header of a kept shard: its SHA-256, and checksum()
 const PROGRESS_INTERVAL_MS = 100;
 
 /**
@@ -231,8 +232,11 @@ export class Download {
     if (!this.#stored.has(i) || !this.#cache) return null;
     try {
       const response = await this.#cache.match(this.#url(i));
-      const bytes = response && new Uint8Array(await response.arrayBuffer());
-      if (bytes && (await matches(bytes, this.#shards[i].sha256))) return bytes;
+      // By way of a blob the bytes come at twice the speed of `response.arrayBuffer()`.
+      const bytes = response && new Uint8Array(await (await response.blob()).arrayBuffer());
+      const { sha256 } = this.#shards[i];
+      if (bytes && response.headers.get(KEPT_AS) === keptAs(sha256, bytes)) return bytes;
+      if (bytes && (await matches(bytes, sha256))) return bytes;
       await this.#cache.delete(this.#url(i));
     } catch {
       // an unreadable cache entry is as good as none
@@ -248,7 +252,10 @@ export class Download {
     for (let attempt = 0; attempt < 2; attempt++) {
       const bytes = await this.#fetchShard(i);
       if (await matches(bytes, shard.sha256)) {
-        if (await this.#store(this.#url(i), bytes, "application/octet-stream")) this.#stored.add(i);
+        const header = keptAs(shard.sha256, bytes);
+        if (await this.#store(this.#url(i), bytes, "application/octet-stream", header)) {
+          this.#stored.add(i);
+        }
         return bytes;
       }
       this.#count(i, 0);
@@ -316,10 +323,15 @@ export class Download {
    * @param {string} url
    * @param {Uint8Array<ArrayBuffer>} bytes
    * @param {string} type
+   * @param {string} [kept_as]
    */
-  async #store(url, bytes, type) {
+  async #store(url, bytes, type, kept_as = "") {
     if (!this.#cache || !this.cached) return false;
-    const headers = { "Content-Type": type, "Content-Length": String(bytes.length) };
+    const headers = {
+      "Content-Type": type,
+      "Content-Length": String(bytes.length),
+      [KEPT_AS]: kept_as,
+    };
     try {
       await this.#cache.put(url, new Response(bytes, { headers }));
       return true;
@@ -356,6 +368,16 @@ export class Download {
       this.#listener = null; // a listener that is gone must not end the download
     }
   }
+}
+
+/**
+ * What a kept shard says of itself. Another model at the same address has another SHA-256.
+ *
+ * @param {string} sha256
+ * @param {Uint8Array<ArrayBuffer>} bytes
+ */
+function keptAs(sha256, bytes) {
+  return `${sha256} ${checksum(bytes)}`;
 }
 
 /** @returns {Promise<Cache | null>} null where the browser has or allows none */
