@@ -91,6 +91,7 @@ class Run:
         self._num_sampled = 0
         self._position = 0  # of the next token to compute
         self._waited = 0.0
+        self._last_token = 0.0  # when it came
         self._started = host.now()
 
     def _use(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
@@ -117,13 +118,15 @@ class Run:
         if begins:
             answer.cached_tokens = cached
             answer.first_token_seconds = self._now() - started
+        self._last_token = self._now()
         if first is None:
             answer.finish_reason = "cancelled"
         else:
             async with aclosing(self._decode(first, limit, stopped)) as deltas:
                 async for delta in deltas:
                     yield delta
-        answer.decode_seconds = self._now() - started - answer.first_token_seconds
+        # Bursts that were in flight beyond the end do not count.
+        answer.decode_seconds = self._last_token - started - answer.first_token_seconds
         answer.host_seconds = self._now() - started - self._waited
         tail = self._decoder.flush()
         answer.text += tail
@@ -159,7 +162,7 @@ class Run:
         """Commit sampled ids burst by burst, with the next bursts already under way."""
         self._position = len(self._session.tokens)
         flying: deque[tuple[int, asyncio.Task[list[int]]]] = deque()
-        ids, finished_at = [first], self._now()
+        ids = [first]
         try:
             while True:
                 ended, delta = self._commit(ids, limit)
@@ -176,8 +179,8 @@ class Run:
                 steps, task = flying.popleft()
                 ids = await self._wait(task)
                 now = self._now()
-                self._scheduler.decode_pace.measured(steps, now - finished_at)
-                finished_at = now
+                self._scheduler.decode_pace.measured(steps, now - self._last_token)
+                self._last_token = now
         finally:
             # Nothing may be left in flight: the next run writes the same state.
             for _, task in flying:

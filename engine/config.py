@@ -51,13 +51,27 @@ class GenerateConfig:
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> GenerateConfig:
         """Check the fields of a ``generate`` request."""
-        temperature = message.get("temperature", 0.0)
-        if not _is_number(temperature) or not 0 <= temperature <= 100:
-            raise _invalid("temperature", "a number from 0 to 100", temperature)
+        temperature = _temperature(message)
         limit = message.get("max_tokens")
         if limit is not None:
             limit = _integer(message, "max_tokens", 1, 1, 1 << 20)
-        return cls(float(temperature), limit, _integer(message, "seed", 0, 0, 2**32 - 1))
+        return cls(temperature, limit, _integer(message, "seed", 0, 0, 2**32 - 1))
+
+
+@dataclass(frozen=True)
+class MeasureConfig:
+    """What to measure: tokens of the prompt, of the context, decode steps, temperature."""
+
+    prefill: int
+    context: int
+    steps: int
+    temperature: float = 0.0
+
+    @classmethod
+    def from_wire(cls, message: Mapping[str, Any]) -> MeasureConfig:
+        """Check the fields of a ``measure`` request."""
+        sizes = [_integer(message, name, 1, 1, 1 << 20) for name in ("prefill", "context", "steps")]
+        return cls(*sizes, temperature=_temperature(message))
 
 
 def check_messages(message: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -75,17 +89,19 @@ def check_messages(message: Mapping[str, Any]) -> list[dict[str, str]]:
     return messages
 
 
-def positive_integer(message: Mapping[str, Any], field: str) -> int:
-    """A field that must be a whole number above 0."""
-    return _integer(message, field, 1, 1, 1 << 20)
-
-
 def _invalid(field: str, wanted: str, got: object) -> OctavoError:
     return OctavoError("request.invalid", f"{field} should be {wanted}, not {str(got)[:60]!r}.")
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _temperature(message: Mapping[str, Any]) -> float:
+    value = message.get("temperature", 0.0)
+    if not _is_number(value) or not 0 <= value <= 100:
+        raise _invalid("temperature", "a number from 0 to 100", value)
+    return float(value)
 
 
 def _text(message: Mapping[str, Any], field: str, default: str) -> str:

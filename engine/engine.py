@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from engine.answer import Answer, Delta, Run
-from engine.config import GenerateConfig, LoadConfig
+from engine.config import GenerateConfig, LoadConfig, MeasureConfig
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host, LoadedModel, StageProgress, load
-from engine.models.plans import DECODE, PREFILL
+from engine.measuring import Bench
 from engine.ops.attention import KV_BLOCK
 from engine.scheduler import Scheduler
 from engine.session import Session
@@ -165,46 +165,14 @@ class Engine:
         self._ready = ready
         return ready
 
-    async def measure(self, prefill: int, context: int, steps: int) -> dict[str, Any]:
-        """Speed of the loaded model: prefill of ``prefill`` tokens, then ``steps`` decode steps
-        at a context of ``context`` tokens whose KV cache holds anything. Forgets the conversation.
-
-        Raises OctavoError request.invalid if that does not fit into the context.
-        """
+    async def measure(self, sizes: MeasureConfig) -> dict[str, Any]:
+        """Speed of the loaded model: see ``Bench.measure``. Forgets the conversation."""
         ready = await self._begin()
-        model, session, scheduler = ready.model, ready.session, ready.scheduler
+        bench = Bench(self._host, ready.model, ready.session, ready.scheduler)
         try:
-            if max(prefill, context + steps) >= model.context:
-                raise OctavoError(
-                    "request.invalid", f"The context holds only {model.context} tokens."
-                )
-            session.reset()
-            answers = []
-            encoding = 0.0
-            for length, cached, count in ((prefill, 0, 1), (context, context - 1, steps + 1)):
-                encoding = model.device.encode_ms()
-                config = GenerateConfig(max_tokens=count)
-                session.pretend([100 + i % 100 for i in range(length)], cached)
-                run = self._run(ready, config, frozenset())
-                async for _ in run.deltas(session.tokens, lambda: self._stopping):
-                    pass
-                answers.append(run.answer.to_wire()["timing"])
-            return {
-                "prefill_tokens_per_s": answers[0]["prefill_tokens_per_s"],
-                "decode_tokens_per_s": answers[1]["decode_tokens_per_s"],
-                "host_ms_per_token": answers[1]["host_ms_per_token"],
-                "encode_ms_per_token": (model.device.encode_ms() - encoding) / (steps + 1),
-                "dispatches_per_token": len(model.plans[DECODE].calls),
-                "chunk": scheduler.prefill_pace.size,
-                "burst": scheduler.decode_pace.size,
-                "kernels": {
-                    PREFILL: await model.device.profile(PREFILL, scheduler.prefill_pace.size),
-                    DECODE: await model.device.profile(DECODE, 1),
-                },
-                "memory": dict(model.device.memory()),
-            }
+            return await bench.measure(sizes, lambda: self._stopping)
         finally:
-            session.reset()
+            ready.session.reset()
             self._end()
 
     async def _begin(self) -> _Ready:

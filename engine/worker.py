@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.answer import Delta
 from engine.browser import BrowserHost
-from engine.config import GenerateConfig, LoadConfig, check_messages, positive_integer
+from engine.config import GenerateConfig, LoadConfig, MeasureConfig, check_messages
 from engine.engine import Engine, describe
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
@@ -121,8 +121,7 @@ class Worker:
         return {}
 
     async def _measure(self, id: int, message: Message) -> dict[str, Any]:
-        sizes = [positive_integer(message, field) for field in ("prefill", "context", "steps")]
-        return await self._engine.measure(*sizes)
+        return await self._engine.measure(MeasureConfig.from_wire(message))
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._engine.status()

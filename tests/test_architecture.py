@@ -14,6 +14,7 @@ ENGINE = ROOT / "engine"
 LAYERS = [
     ["worker"],
     ["engine"],
+    ["measuring"],
     ["answer"],
     ["loader"],
     ["browser"],

@@ -108,13 +108,14 @@ export class Gpu {
     });
   }
 
-  /** Creates buffers, zeroed. @param {string} json WireBuffer[] */
+  /** Creates buffers, zeroed; one that is there and large enough stays. @param {string} json WireBuffer[] */
   async allocate(json) {
     this.device.pushErrorScope("out-of-memory");
     this.device.pushErrorScope("validation");
     for (const { name, bytes, label } of /** @type {WireBuffer[]} */ (JSON.parse(json))) {
       const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
       const size = Math.max(16, Math.ceil(bytes / 16) * 16);
+      if ((this.buffers.get(name)?.size ?? 0) >= size) continue;
       this.buffers.set(name, this.device.createBuffer({ label: name, size, usage }));
       this.bytesByLabel.set(label, (this.bytesByLabel.get(label) ?? 0) + size);
     }

@@ -51,6 +51,7 @@
  * @property {number} prefill length of the prompt to compute
  * @property {number} context where decoding starts
  * @property {number} steps tokens to decode
+ * @property {number} [temperature] 0, greedy, if absent
  *
  * @typedef {MeasureSizes & {id: number, kind: "measure"}} MeasureRequest
  * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | MeasureRequest} Request
@@ -129,6 +130,9 @@
  * @property {number} host_ms_per_token Python and JavaScript beside waiting for the device
  * @property {number} [encode_ms_per_token] of it, JavaScript that records and submits commands
  * @property {number} dispatches_per_token
+ * @property {number} layers
+ * @property {number} [skeleton_tokens_per_s] replays a second of the decode plan with idle kernels
+ *   in place of all that are no matrix products
  * @property {number} burst decode steps in a burst, at the end
  * @property {Record<string, number>} memory bytes by label
  * @property {Record<string, [string, number, number][]>} kernels of the prefill and decode plans:

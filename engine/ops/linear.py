@@ -87,8 +87,11 @@ def _emit(b: PlanBuilder, layer: _Layer) -> None:
         return
     norm, layer = layer.norm, replace(layer, norm=None)
     if traits.activations != "f32" and layer.w.format in ("q4", "q8"):
-        on_integers = _tile_int if traits.barriers else _rows_int
-        b.call(on_integers(b, layer, *quantize(b, layer.x, norm)))
+        if traits.barriers:
+            b.call(_tile_int(b, layer, *quantize(b, layer.x, norm)))
+        else:
+            pairs = layer.w.format == "q4"
+            b.call(_rows_int(b, layer, *quantize(b, layer.x, norm, pairs)))
         return
     if norm:
         layer = replace(layer, x=rmsnorm(b, layer.x, norm.gain, norm.eps))
@@ -234,19 +237,26 @@ def _rows(b: PlanBuilder, layer: _Layer) -> Call:
 
 def _tile_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Many tokens, tiles in workgroup memory, on integer activations."""
+    lib = (f"packed_{layer.w.format}",)
     variants = _tiled(layer, TILES_INT)
-    return _on_integers(b, layer, "linear_tile_int", variants, quants, scales, {"STAGE": 2})
+    return _on_integers(b, layer, "linear_tile_int", lib, variants, quants, scales, {"STAGE": 2})
 
 
 def _rows_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Any number of tokens, without barriers, on integer activations."""
-    return _on_integers(b, layer, "linear_rows_int", _thread_rows(b, layer), quants, scales, {})
+    format, many = layer.w.format, b.tokens > 1
+    lib = ("pairs_q4",) if format == "q4" else (f"packed_{format}", "dot_bytes")
+    workgroup, rows, tokens = 4, 8 // layer.parts, 4 if many else 1
+    grid = Grid(ceil(layer.rows / (rows * workgroup)), tokens=tokens if many else 0)
+    variants = {"8 rows": Variant({"WORKGROUP": workgroup, "TOKENS": tokens}, grid)}
+    return _on_integers(b, layer, "linear_rows_int", lib, variants, quants, scales, {})
 
 
 def _on_integers(
     b: PlanBuilder,
     layer: _Layer,
     name: str,
+    lib: tuple[str, ...],
     variants: Mapping[str, Variant],
     quants: Tensor,
     scales: Tensor,
@@ -256,22 +266,25 @@ def _on_integers(
         "x_quants": (quants, "array<vec4<u32>>"),
         "x_scales": (scales, "array<vec2<f32>>"),
     }
-    lib = ("step", f"packed_{layer.w.format}")
+    lib = ("step", *lib)
     consts = {**consts, "TERMS": TERMS[b.traits.activations]}
     return _call(b, layer, name, lib, variants, inputs, consts)
 
 
-def quantize(b: PlanBuilder, x: Tensor, norm: Norm | None = None) -> tuple[Tensor, Tensor]:
+def quantize(
+    b: PlanBuilder, x: Tensor, norm: Norm | None = None, pairs: bool = False
+) -> tuple[Tensor, Tensor]:
     """Activations, normalized or not, as integers per block of 32, in one byte (q8) or two (q16):
     x (M, K) f32 -> quants (M, K / 32, terms, 8) u32, four signed bytes a word, the high bytes of
-    a block first, and scales (M, K / 32, 2) f32: s and s * sum(q)."""
+    a block first, and scales (M, K / 32, 2) f32: s and s * sum(q). With ``pairs`` the quants have
+    16 words a term, two values in each as wgsl/lib/pairs_q4.wgsl takes them."""
     m, k = x.shape
     terms = TERMS[b.traits.activations]
-    quants = b.activation("quants", m, k // 32, terms, 8, dtype="u32")
+    quants = b.activation("quants", m, k // 32, terms, 16 if pairs else 8, dtype="u32")
     scales = b.activation("scales", m, k // 32, 2)
     args: dict[str, Tensor] = {"step": STEP, "x": x, "y_quants": quants, "y_scales": scales}
     slots = [STEP_SLOT, Slot("x", "array<vec4<f32>>")]
-    lib: tuple[str, ...] = ("step", "quantize_block")
+    lib: tuple[str, ...] = ("step", "term_pairs" if pairs else "term_bytes", "quantize_block")
     consts, overrides = {"WORKGROUP": 16, "TERMS": terms}, {"K": k}
     grid = Grid(ceil(k // 32 / 16), tokens=1 if b.tokens > 1 else 0)
     if norm:
@@ -304,7 +317,7 @@ def _quantize_reference(eps: float, args: Mapping[str, Any]) -> None:
     values = args["x"][:n]
     if "norm" in args:
         values = normalize(values, args["norm"], eps)
-    terms = args["y_quants"].shape[2]
+    terms, words = args["y_quants"].shape[2:]
     largest = np.float32(127 if terms == 1 else 127 * 128)
     x = values.reshape(n, -1, 32)
     peak = np.abs(x).max(axis=-1)
@@ -312,9 +325,40 @@ def _quantize_reference(eps: float, args: Mapping[str, Any]) -> None:
     q = np.rint(x * inverse[..., None]).astype(np.int32)
     high = np.rint(q / 128).astype(np.int32)
     parts = [q] if terms == 1 else [high, q - 128 * high]
-    args["y_quants"][:n] = np.stack(parts, axis=2).astype(np.int8).view(np.uint32)
+    values = np.stack(parts, axis=2)
+    args["y_quants"][:n] = _crossed(values) if words == 16 else _bytes(values)
     args["y_scales"][:n, :, 0] = peak / largest
     args["y_scales"][:n, :, 1] = peak / largest * q.sum(axis=-1)
+
+
+def _bytes(values: Any) -> Any:
+    """Four signed bytes a word: (..., 32) -> (..., 8) u32."""
+    import numpy as np
+
+    return values.astype(np.int8).view(np.uint32)
+
+
+# Elements whose weights lie in the lower and the upper half of a word, see wgsl/lib/pairs_q4.wgsl.
+LOWER = [4 * c + 16 * high + odd for c in range(4) for high in (0, 1) for odd in (0, 1)]
+
+
+def _crossed(values: Any) -> Any:
+    """Two values a word, that of the upper weight below: (..., 32) -> (..., 16) u32."""
+    import numpy as np
+
+    lower, upper = values[..., LOWER], values[..., np.array(LOWER) + 2]
+    return (upper + (lower << 16)).astype(np.uint32)
+
+
+def _uncrossed(words: Any) -> Any:
+    """The inverse of ``_crossed``."""
+    import numpy as np
+
+    below = (words & 0xFFFF).astype(np.uint16).view(np.int16).astype(np.int32)
+    values = np.empty((*words.shape[:-1], 32), np.int32)
+    values[..., np.array(LOWER) + 2] = below
+    values[..., LOWER] = (words.astype(np.int32) - below) >> 16
+    return values
 
 
 def _reference(layer: _Layer) -> Any:
@@ -339,7 +383,9 @@ def _reference(layer: _Layer) -> Any:
 def _dequantized(a: Mapping[str, Any], n: int) -> Any:
     import numpy as np
 
-    parts = a["x_quants"][:n].view(np.int8).astype(np.int32)
+    words = a["x_quants"][:n]
+    pairs = words.shape[3] == 16
+    parts = _uncrossed(words) if pairs else words.view(np.int8).astype(np.int32)
     q = parts[:, :, 0] if parts.shape[2] == 1 else parts[:, :, 0] * 128 + parts[:, :, 1]
     return (q * a["x_scales"][:n, :, :1]).reshape(n, -1).astype(np.float32)
 

@@ -13,7 +13,7 @@ from engine.answer import Answer, Delta
 from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
 from engine.backends.null import NullDevice
-from engine.config import GenerateConfig, LoadConfig
+from engine.config import GenerateConfig, LoadConfig, MeasureConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.models.plans import DECODE, HEAD, PREFILL
@@ -447,7 +447,7 @@ def test_stopping_in_the_rehearsal_leaves_nothing() -> None:
 def test_measure() -> None:
     async def run() -> None:
         engine = await loaded()
-        speed = await engine.measure(40, 100, 5)
+        speed = await engine.measure(MeasureConfig(40, 100, 5))
         assert speed["prefill_tokens_per_s"] > 0 < speed["decode_tokens_per_s"]
         assert speed["dispatches_per_token"] == 6 * 3 + 4
         assert (await chat(engine, CHAT, max_tokens=9)).ids == golden("tiny")["prompts"][1]["ids"][

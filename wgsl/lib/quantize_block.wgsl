@@ -20,9 +20,10 @@ fn quantize_block(i: u32, block: array<vec4<f32>, 8>) {
       words[j] = pack4xI8(q);
     }
   }
-  for (var j = 0u; j < 2u * TERMS; j++) {
-    y_quants[2u * TERMS * i + j] =
-      vec4<u32>(words[4u * j], words[4u * j + 1u], words[4u * j + 2u], words[4u * j + 3u]);
+  for (var e = 0u; e < TERMS; e++) {
+    var term: array<u32, 8>;
+    for (var j = 0u; j < 8u; j++) { term[j] = words[8u * e + j]; }
+    store_term(i * TERMS + e, term);
   }
   let s = peak / largest;
   y_scales[i] = vec2<f32>(s, s * f32(sum.x + sum.y + sum.z + sum.w));

@@ -1,0 +1,104 @@
+"""How fast a loaded model is here: what `measure` answers, for the bench."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.answer import Run, Stopped
+from engine.config import GenerateConfig, MeasureConfig
+from engine.errors import OctavoError
+from engine.loader import Host, LoadedModel
+from engine.models.plans import DECODE, PREFILL
+from engine.plan import Call, Plan
+from engine.scheduler import Scheduler
+from engine.session import Session
+from engine.shaders import Shader, Slot
+
+SKELETON = "skeleton"
+
+
+def skeleton(plan: Plan) -> Plan:
+    """A step's matrix products with nothing but idle kernels between them: how fast this browser
+    lets a token be with these products, in as many dispatches."""
+    calls = tuple(c if c.op == "linear" else _idle(c) for c in plan.calls)
+    return Plan(SKELETON, calls, plan.slot_of, plan.slot_bytes, plan.tokens)
+
+
+def _idle(call: Call) -> Call:
+    target = call.args[call.writes[0]]
+    shader = Shader("idle", (Slot("y", "array<f32>", "read_write"),))
+    return Call("idle", {"y": target}, ("y",), lambda _: None, shader)
+
+
+@dataclass
+class Bench:
+    """One model with its conversation, which is forgotten."""
+
+    host: Host
+    model: LoadedModel
+    session: Session
+    scheduler: Scheduler
+
+    async def measure(self, sizes: MeasureConfig, stopped: Stopped) -> dict[str, Any]:
+        """Prefill of ``sizes.prefill`` tokens, then ``sizes.steps`` decode steps at a context of
+        ``sizes.context`` tokens whose KV cache holds anything; the decode plan's skeleton where
+        the device has dispatches. OctavoError request.invalid if that is more than the context."""
+        model, device = self.model, self.model.device
+        if max(sizes.prefill, sizes.context + sizes.steps) >= model.context:
+            raise OctavoError("request.invalid", f"The context holds only {model.context} tokens.")
+        self.session.reset()
+        greedy = GenerateConfig(max_tokens=1)
+        prefill = await self._run(sizes.prefill, 0, greedy, stopped)
+        encoding = device.encode_ms()
+        config = GenerateConfig(sizes.temperature, sizes.steps + 1, seed=1)
+        decode = await self._run(sizes.context, sizes.context - 1, config, stopped)
+        encoding = device.encode_ms() - encoding
+        burst = self.scheduler.decode_pace.size
+        result = {
+            "prefill_tokens_per_s": prefill["prefill_tokens_per_s"],
+            "decode_tokens_per_s": decode["decode_tokens_per_s"],
+            "host_ms_per_token": decode["host_ms_per_token"],
+            "encode_ms_per_token": encoding / (sizes.steps + 1),
+            "dispatches_per_token": len(model.plans[DECODE].calls),
+            "layers": model.config.num_layers,
+            "chunk": self.scheduler.prefill_pace.size,
+            "burst": burst,
+            "kernels": {
+                PREFILL: await device.profile(PREFILL, self.scheduler.prefill_pace.size),
+                DECODE: await device.profile(DECODE, 1),
+            },
+            "memory": dict(device.memory()),
+        }
+        if device.traits.kind == "webgpu":
+            await device.compile([skeleton(model.plans[DECODE])], lambda *_: None)
+            result["skeleton_tokens_per_s"] = await self._steps(SKELETON, burst, sizes.steps)
+        return result
+
+    async def _run(
+        self, length: int, cached: int, config: GenerateConfig, stopped: Stopped
+    ) -> Mapping[str, Any]:
+        self.session.pretend([100 + i % 100 for i in range(length)], cached)
+        run = Run(self.model, self.session, self.scheduler, config, self.host, frozenset())
+        async for _ in run.deltas(self.session.tokens, stopped):
+            pass
+        timing: Mapping[str, Any] = run.answer.to_wire()["timing"]
+        return timing
+
+    async def _steps(self, plan: str, burst: int, count: int) -> float:
+        """Replays a second, in bursts of which two are in flight, as in an answer."""
+        flying: deque[Awaitable[list[int]]] = deque()
+        started, done = self.host.now(), 0
+        for _ in range(max(3, count // burst)):
+            flying.append(self.model.device.run([plan], 1, burst, 0, 1))
+            if len(flying) == self.scheduler.depth:
+                await flying.popleft()
+                if not done:  # the first burst only fills the queue
+                    started = self.host.now()
+                done += burst
+        while flying:
+            await flying.popleft()
+            done += burst
+        return (done - burst) / max(self.host.now() - started, 1e-6)
