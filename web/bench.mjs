@@ -6,6 +6,10 @@
  * sizes, 0: full ones; without it slow devices get the smaller ones); `start` (1: do not wait for
  * the button); `report` (1: start, and POST progress, result and an end mark to `/log`).
  *
+ * Only in the folder that `build.py bench --peers` makes: `engine` (`octavo`, `wllama`,
+ * `transformers` or `onnxruntime`; without it `octavo`); `compare` (1: measure Octavo as its peers
+ * are, too); `threads` and `graph` for the peers that have a choice.
+ *
  * The result is shown as a table and left in `window.benchResult`.
  */
 
@@ -50,6 +54,8 @@ const MIN_STEPS = 8;
 
 const address = new URLSearchParams(location.search);
 const reports = address.get("report") === "1";
+const engine = address.get("engine") ?? "octavo";
+const PEER_CONTEXT = 2048; // tokens that a peer has room for
 /** @type {Row[]} */
 const rows = [];
 /** Device time by kernel after each decode measurement. @type {Record<string, Measurement["kernels"]>} */
@@ -64,7 +70,7 @@ async function run() {
   /** @type {object} */
   let result;
   try {
-    result = await measureAll();
+    result = engine === "octavo" ? await measureAll() : await measurePeer(engine);
     await say("Done.");
   } catch (error) {
     const { name, code, message } = /** @type {any} */ (error);
@@ -92,6 +98,7 @@ async function measureAll() {
   await measureFirstTokens(client);
   await measureSpeed(client, sizes);
   await measureStops(client, sizes.stops);
+  const compared = address.get("compare") === "1" && await compareOctavo(cached, cold.seconds);
   const { memory_bytes } = await client.status();
   client.close();
   return {
@@ -104,7 +111,58 @@ async function measureAll() {
     quick: sizes.runs === QUICK.runs,
     rows,
     kernels,
+    ...(compared && { compared }),
   };
+}
+
+/**
+ * Measures another engine on the same weights.
+ *
+ * @param {string} name of a file in peers/
+ */
+async function measurePeer(name) {
+  const { findModel, isSlow, measureEngine } = await import("./peers/compare.mjs");
+  /** @type {{load: import("./peers/compare.mjs").Load}} */
+  const { load } = await import(`./peers/${name}.mjs`);
+  const device = address.get("device") ?? "gpu";
+  const quick = address.get("quick") ?? (device === "cpu" || await isSlow() ? "1" : "0");
+  await say(`Loading ${name}`);
+  const started = performance.now();
+  const peer = await load({
+    model: await findModel(address.get("model")),
+    device,
+    context: PEER_CONTEXT,
+    threads: Number(address.get("threads")) || undefined,
+    graph: address.get("graph") ?? undefined,
+  });
+  const seconds = secondsSince(started);
+  byId("device").textContent = `${peer.name} on ${peer.device}`;
+  add("load", "load", seconds, "s", peer.note);
+  await measureEngine(peer, { quick: quick === "1", say, add });
+  return {
+    date: new Date().toISOString(),
+    user_agent: navigator.userAgent,
+    cores: navigator.hardwareConcurrency,
+    quick: quick === "1",
+    compared: { name: peer.name, device: peer.device, note: peer.note, rows },
+  };
+}
+
+/**
+ * Octavo's own line of the comparison.
+ *
+ * @param {Load & {client: Octavo}} loaded
+ * @param {number} seconds that a first load took
+ */
+async function compareOctavo({ client, result }, seconds) {
+  const { measureEngine } = await import("./peers/compare.mjs");
+  const { wrap } = await import("./peers/octavo.mjs");
+  const own = rows.length;
+  const octavo = await wrap(client, result);
+  add("load", "load, as the peers’", seconds, "s");
+  await measureEngine(octavo, { quick: chooseSizes(result).runs === QUICK.runs, say, add });
+  const { name, device, note } = octavo;
+  return { name, device, note, rows: rows.splice(own) };
 }
 
 /** @returns {import("./client.mjs").LoadOptions} */

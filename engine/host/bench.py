@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 import uvicorn
 
-from engine.host import assemble, chromium, pip, serve
+from engine.host import assemble, chromium, comparison, peers, pip, serve
 from engine.host.errors import HostError
 from engine.host.paths import CACHE, LOCK_TEST
 
@@ -94,6 +94,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--runs", type=int, default=1, help="whole runs; medians are shown")
     parser.add_argument("--kernels", action="store_true", help="also the time of every kernel")
+    parser.add_argument(
+        "--peers", action="store_true", help="then measure other engines on the same weights"
+    )
+    parser.add_argument(
+        "--peers-site",
+        type=Path,
+        metavar="DIR",
+        help="only write the folder that --peers serves, for a machine without a network",
+    )
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="the result")
     parser.add_argument(
         "--set",
@@ -109,10 +118,17 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.runs < 1:
         raise HostError("--runs should be at least 1.")
     parameters = _parameters(arguments.set)
+    if arguments.peers_site:
+        peers.write(arguments.peers_site)
+        print(f"Written to {arguments.peers_site}", flush=True)
+        return 0
+    if arguments.peers:
+        parameters = {"compare": "1", **parameters}
     pip.install(LOCK_TEST, "Installing the test tools")
     browser = chromium.ensure()
     measured: list[dict[str, Any]] = []
-    with _served(assemble.build()) as url:
+    folder, headers = (peers.build(), peers.ISOLATED) if arguments.peers else (assemble.build(), {})
+    with _served(folder, headers) as url:
         for way in WAYS[arguments.device]:
             if measured and _kind(measured[0]["runs"][0]) == "gpu":
                 break  # the real GPU needed no flag: the flag would bring the same one
@@ -121,6 +137,9 @@ def main(arguments: argparse.Namespace) -> int:
                 measured.append({"title": way.title, "flags": list(way.flags), "runs": runs})
                 kernels = kernel_table(runs[-1]) if arguments.kernels else []
                 print("\n".join(["", *table(way.title, runs), *kernels, ""]), flush=True)
+                if arguments.peers:
+                    found = _compared(way, runs, browser, url, arguments, parameters)
+                    measured[-1]["comparison"] = found
     if not measured:
         return 1
     _write(arguments.json, browser, measured)
@@ -157,6 +176,53 @@ def _runs(
     return runs
 
 
+def _compared(
+    way: Way,
+    runs: Sequence[Mapping[str, Any]],
+    browser: str,
+    url: str,
+    arguments: argparse.Namespace,
+    parameters: Mapping[str, str],
+) -> dict[str, Any]:
+    """Measures the peers where Octavo was measured, prints the table, returns it for the file."""
+    kind = _kind(runs[0])
+    fixed = {
+        "device": "cpu" if kind == "cpu" else "gpu",
+        "quick": "1" if runs[0]["quick"] else "0",
+        "start": "1",
+    }
+    found = []
+    for job in comparison.jobs(kind):
+        print(f"{job.parameters['engine']} {job.variant}".rstrip(), flush=True)
+        flags = [*way.flags, *job.flags, *arguments.chromium_flag]
+        query = urlencode({**fixed, **parameters, **job.parameters})
+        found.append(
+            _peer(job, browser, flags, f"{url}/bench.html?{query}", arguments.runs),
+        )
+    octavo = comparison.entry(runs)
+    print("\n".join(["", *comparison.table(octavo, found), ""]), flush=True)
+    return comparison.document(octavo, found)
+
+
+def _peer(
+    job: comparison.Job, browser: str, flags: Sequence[str], url: str, count: int
+) -> comparison.Entry:
+    """One peer, measured `count` times; its failure is a line of the table, not the end."""
+    from playwright.sync_api import sync_playwright
+
+    results = []
+    with sync_playwright() as playwright:
+        for _ in range(count):
+            try:
+                result = _run(playwright, browser, flags, url)
+            except HostError as error:
+                return comparison.failed(job, str(error))
+            if "error" in result:
+                return comparison.failed(job, result["error"]["message"])
+            results.append(result)
+    return comparison.entry(results, job.variant)
+
+
 def _run(playwright: Playwright, browser: str, flags: Sequence[str], url: str) -> dict[str, Any]:
     """One page in a fresh profile on the disk, so that its caches are those of a visitor."""
     with tempfile.TemporaryDirectory() as profile:
@@ -190,10 +256,10 @@ def _follow(page: Page, url: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[str]:
+def _served(folder: Path, headers: Mapping[str, str]) -> Iterator[str]:
     """Serves `folder` in a thread; yields the address without a closing slash."""
     listener = serve.listen("127.0.0.1", 0)
-    config = uvicorn.Config(serve.application(folder), log_level="warning", lifespan="off")
+    config = uvicorn.Config(serve.application(folder, headers), log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

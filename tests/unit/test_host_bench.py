@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is installed, built or served."""
 
     @contextmanager
-    def served(folder: Path) -> Iterator[str]:
+    def served(folder: Path, headers: Mapping[str, str]) -> Iterator[str]:
         yield "http://there"
 
     monkeypatch.setattr(bench.pip, "install", lambda lock, title: None)

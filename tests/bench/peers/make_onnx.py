@@ -93,7 +93,8 @@ class Weights:
         half = self._config.head_dim // 2
         frequencies = self._config.rope_base ** -(np.arange(half) / half)
         angles = np.outer(np.arange(tensor.shape[0]), frequencies)
-        return np.cos(angles) if tensor.name == "cos_cache" else np.sin(angles)
+        values: Array = np.cos(angles) if tensor.name == "cos_cache" else np.sin(angles)
+        return values
 
     def _source(self, name: str) -> Array:
         info = self._gguf.tensors[name]
