@@ -125,7 +125,7 @@ async function measurePeer(name) {
   /** @type {{load: import("./peers/compare.mjs").Load}} */
   const { load } = await import(`./peers/${name}.mjs`);
   const device = address.get("device") ?? "gpu";
-  const quick = address.get("quick") ?? (device === "cpu" || await isSlow() ? "1" : "0");
+  const quick = compareQuickly(device === "cpu" || await isSlow());
   await say(`Loading ${name}`);
   const started = performance.now();
   const peer = await load({
@@ -138,13 +138,12 @@ async function measurePeer(name) {
   const seconds = secondsSince(started);
   byId("device").textContent = `${peer.name} on ${peer.device}`;
   add("load", "load", seconds, "s", peer.note);
-  await measureEngine(peer, { quick: quick === "1", say, add });
+  await measureEngine(peer, { quick, say, add });
   return {
     date: new Date().toISOString(),
     user_agent: navigator.userAgent,
     cores: navigator.hardwareConcurrency,
-    quick: quick === "1",
-    compared: { name: peer.name, device: peer.device, note: peer.note, rows },
+    compared: { name: peer.name, device: peer.device, note: peer.note, quick, rows },
   };
 }
 
@@ -160,9 +159,16 @@ async function compareOctavo({ client, result }, seconds) {
   const own = rows.length;
   const octavo = await wrap(client, result);
   add("load", "load, as the peers’", seconds, "s");
-  await measureEngine(octavo, { quick: chooseSizes(result).runs === QUICK.runs, say, add });
+  const quick = compareQuickly(result.device.kind === "cpu" || result.device.software);
+  await measureEngine(octavo, { quick, say, add });
   const { name, device, note } = octavo;
-  return { name, device, note, rows: rows.splice(own) };
+  return { name, device, note, quick, rows: rows.splice(own) };
+}
+
+/** @param {boolean} slow whether full sizes would take too long on this device */
+function compareQuickly(slow) {
+  const quick = address.get("quick");
+  return quick === null ? slow : quick === "1";
 }
 
 /** @returns {import("./client.mjs").LoadOptions} */

@@ -188,7 +188,7 @@ def _compared(
     kind = _kind(runs[0])
     fixed = {
         "device": "cpu" if kind == "cpu" else "gpu",
-        "quick": "1" if runs[0]["quick"] else "0",
+        "quick": "1" if runs[0]["compared"]["quick"] else "0",
         "start": "1",
     }
     found = []

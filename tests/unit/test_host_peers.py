@@ -28,7 +28,8 @@ FAST = Entry("fast 2", "CPU", "", {"decode_64": 150.0, "ttft_32": 10.0})
 def run(name: str = "wllama 1", **values: float) -> dict[str, Any]:
     """A result of the page."""
     rows = [{"id": id, "value": value} for id, value in values.items()]
-    return {"compared": {"name": name, "device": "CPU", "note": "n", "rows": rows}}
+    facts = {"name": name, "device": "CPU", "note": "n", "quick": True}
+    return {"compared": {**facts, "rows": rows}}
 
 
 # The table
@@ -116,7 +117,7 @@ def test_peers_are_measured_as_octavo_was(
         if "engine=" in url:
             return run(decode_64=4.0)
         device = {"kind": "cpu", "name": "CPU", "software": False, "reason": ""}
-        own = {"device": device, "model": {"name": "m"}, "rows": [], "quick": True}
+        own = {"device": device, "model": {"name": "m"}, "rows": []}
         return {**own, **run("Octavo", decode_64=10.0)}
 
     monkeypatch.setattr(bench, "_run", measured)

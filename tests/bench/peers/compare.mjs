@@ -37,15 +37,16 @@
  * @property {number} prefill tokens
  * @property {number} steps tokens decoded at a time
  * @property {number} skipped of them, at the beginning
- * @property {number} runs of each measurement
+ * @property {number} runs most repetitions of each measurement
+ * @property {number} seconds after which a measurement is not repeated
  *
  * @typedef {(id: string, label: string, value: number, unit: string, note?: string) => void} Add
  */
 
 /** @type {Sizes} */
-const FULL = { contexts: [64, 1024], prefill: 512, steps: 128, skipped: 8, runs: 3 };
+const FULL = { contexts: [64, 1024], prefill: 512, steps: 128, skipped: 8, runs: 5, seconds: 6 };
 /** @type {Sizes} */
-const QUICK = { contexts: [64], prefill: 64, steps: 16, skipped: 2, runs: 1 };
+const QUICK = { contexts: [64], prefill: 64, steps: 12, skipped: 2, runs: 3, seconds: 6 };
 const FIRST = 32; // tokens of the prompt that time to first token is measured with
 const TRIES = 4; // prompts, where an answer ends too early to be measured
 const WORDS = (
@@ -66,17 +67,17 @@ export async function measureEngine(engine, { quick, say, add }) {
     const times = await engine.generate(makePrompt(length, engine.vocabulary, ++seed), count);
     return times.map((time) => time - asked);
   };
-  const first = async (/** @type {number} */ length) => (await generate(length, 2))[0];
+  const first = async (/** @type {number} */ length) => (await generate(length, 1))[0];
 
   await say(`${engine.name}: warming up`);
-  await generate(FIRST, sizes.steps);
+  await generate(FIRST, quick ? 2 : sizes.steps);
   await say(`${engine.name}: time to first token`);
-  const ttft = await repeat(sizes.runs, () => first(FIRST));
+  const ttft = await repeat(sizes, () => first(FIRST));
   add(`ttft_${FIRST}`, `time to first token, ${FIRST} tokens`, median(ttft), "ms", spread(ttft));
 
   await say(`${engine.name}: prefill of ${sizes.prefill} tokens`);
   if (!quick) await first(sizes.prefill);
-  const waits = await repeat(sizes.runs, () => first(sizes.prefill));
+  const waits = await repeat(sizes, () => first(sizes.prefill));
   const rates = waits.map((wait) => (sizes.prefill / wait) * 1000);
   add(`prefill_${sizes.prefill}`, `prefill, ${sizes.prefill} tokens`, median(rates), "tokens/s",
     spread(rates));
@@ -85,7 +86,7 @@ export async function measureEngine(engine, { quick, say, add }) {
     await say(`${engine.name}: decode at context ${context}`);
     if (!quick) await generate(context, 6);
     const decode = () => decodeRate(() => generate(context, sizes.steps), sizes);
-    const found = await repeat(sizes.runs, decode);
+    const found = await repeat(sizes, decode);
     add(`decode_${context}`, `decode, context ${context}`, median(found), "tokens/s",
       `${sizes.steps} tokens; ${spread(found)}`);
   }
@@ -173,12 +174,14 @@ export async function isSlow() {
 
 /**
  * @template T
- * @param {number} runs
+ * @param {Sizes} sizes
  * @param {() => Promise<T>} measure
  */
-async function repeat(runs, measure) {
+async function repeat({ runs, seconds }, measure) {
+  const end = performance.now() + seconds * 1000;
   const all = [];
-  for (let i = 0; i < runs; i++) all.push(await measure());
+  do all.push(await measure());
+  while (all.length < runs && performance.now() < end);
   return all;
 }
 
