@@ -124,13 +124,11 @@ async function measurePeer(name) {
   const { findModel, isSlow, measureEngine } = await import("./peers/compare.mjs");
   /** @type {{load: import("./peers/compare.mjs").Load}} */
   const { load } = await import(`./peers/${name}.mjs`);
-  const device = address.get("device") ?? "gpu";
-  const quick = compareQuickly(device === "cpu" || await isSlow());
   await say(`Loading ${name}`);
   const started = performance.now();
   const peer = await load({
     model: await findModel(address.get("model")),
-    device,
+    device: address.get("device") ?? "gpu",
     context: PEER_CONTEXT,
     threads: Number(address.get("threads")) || undefined,
     graph: address.get("graph") ?? undefined,
@@ -138,6 +136,7 @@ async function measurePeer(name) {
   const seconds = secondsSince(started);
   byId("device").textContent = `${peer.name} on ${peer.device}`;
   add("load", "load", seconds, "s", peer.note);
+  const quick = compareQuickly(peer.onCpu || await isSlow());
   await measureEngine(peer, { quick, say, add });
   return {
     date: new Date().toISOString(),
@@ -159,7 +158,7 @@ async function compareOctavo({ client, result }, seconds) {
   const own = rows.length;
   const octavo = await wrap(client, result);
   add("load", "load, as the peers’", seconds, "s");
-  const quick = compareQuickly(result.device.kind === "cpu" || result.device.software);
+  const quick = compareQuickly(octavo.onCpu || result.device.software);
   await measureEngine(octavo, { quick, say, add });
   const { name, device, note } = octavo;
   return { name, device, note, quick, rows: rows.splice(own) };

@@ -186,19 +186,13 @@ def _compared(
 ) -> dict[str, Any]:
     """Measures the peers where Octavo was measured, prints the table, returns it for the file."""
     kind = _kind(runs[0])
-    fixed = {
-        "device": "cpu" if kind == "cpu" else "gpu",
-        "quick": "1" if runs[0]["compared"]["quick"] else "0",
-        "start": "1",
-    }
+    fixed = {"device": "cpu" if kind == "cpu" else "gpu", "start": "1"}
     found = []
     for job in comparison.jobs(kind):
-        print(f"{job.parameters['engine']} {job.variant}".rstrip(), flush=True)
+        print(job.title, flush=True)
         flags = [*way.flags, *job.flags, *arguments.chromium_flag]
         query = urlencode({**fixed, **parameters, **job.parameters})
-        found.append(
-            _peer(job, browser, flags, f"{url}/bench.html?{query}", arguments.runs),
-        )
+        found.append(_peer(job, browser, flags, f"{url}/bench.html?{query}", arguments.runs))
     octavo = comparison.entry(runs)
     print("\n".join(["", *comparison.table(octavo, found), ""]), flush=True)
     return comparison.document(octavo, found)
@@ -220,7 +214,7 @@ def _peer(
             if "error" in result:
                 return comparison.failed(job, result["error"]["message"])
             results.append(result)
-    return comparison.entry(results, job.variant)
+    return comparison.entry(results)
 
 
 def _run(playwright: Playwright, browser: str, flags: Sequence[str], url: str) -> dict[str, Any]:

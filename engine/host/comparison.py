@@ -1,9 +1,16 @@
-"""Octavo beside its peers: what is measured, and the table of it."""
+"""Octavo beside its peers: what is measured, and the table of it.
+
+    python3 -m engine.host.comparison FILE
+
+prints the table of a FILE with one JSON text a line: what pages opened with `report=1` have sent.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +23,12 @@ class Job:
     """One setting of a peer: parameters of bench.html's address, and Chromium's flags."""
 
     parameters: Mapping[str, str]
-    variant: str = ""  # in words, where a peer has more than one
     flags: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The job in words, before its page has said more."""
+        return " ".join(self.parameters.values())
 
 
 @dataclass(frozen=True)
@@ -31,21 +42,17 @@ class Entry:
     error: str = ""
 
 
-def _onnxruntime(graph: str) -> Job:
-    return Job({"engine": "onnxruntime", "graph": f"{graph}.onnx"}, graph)
-
-
 # On the CPU the builds of onnxruntime-web lack the operator of the embedding's four bits.
 JOBS = {
     "gpu": (
         Job({"engine": "wllama"}, flags=(F16_FLAG,)),
         Job({"engine": "transformers"}),
-        _onnxruntime("model_q4"),
-        _onnxruntime("model_q4a0"),
+        Job({"engine": "onnxruntime", "graph": "model_q4.onnx"}),
+        Job({"engine": "onnxruntime", "graph": "model_q4a0.onnx"}),
     ),
     "cpu": (
-        Job({"engine": "wllama", "threads": "1"}, "1 thread"),
-        Job({"engine": "wllama", "threads": "2"}, "2 threads"),
+        Job({"engine": "wllama", "threads": "1"}),
+        Job({"engine": "wllama", "threads": "2"}),
     ),
 }
 # Units of the rows; of all others more is better.
@@ -57,7 +64,7 @@ def jobs(kind: str) -> Sequence[Job]:
     return JOBS["cpu" if kind == "cpu" else "gpu"]
 
 
-def entry(runs: Sequence[Mapping[str, Any]], variant: str = "") -> Entry:
+def entry(runs: Sequence[Mapping[str, Any]]) -> Entry:
     """The medians of some runs of one engine."""
     first = runs[0]["compared"]
     values: dict[str, list[float]] = {}
@@ -65,7 +72,7 @@ def entry(runs: Sequence[Mapping[str, Any]], variant: str = "") -> Entry:
         for row in run["compared"]["rows"]:
             values.setdefault(row["id"], []).append(row["value"])
     return Entry(
-        ", ".join(filter(None, (first["name"], variant))),
+        first["name"],
         first["device"],
         first["note"],
         {id: statistics.median(found) for id, found in values.items()},
@@ -74,7 +81,7 @@ def entry(runs: Sequence[Mapping[str, Any]], variant: str = "") -> Entry:
 
 def failed(job: Job, message: str) -> Entry:
     """The entry of a peer that could not be measured."""
-    return Entry(", ".join(filter(None, (job.parameters["engine"], job.variant))), error=message)
+    return Entry(job.title, error=message)
 
 
 def ratios(octavo: Entry, peers: Sequence[Entry]) -> dict[str, dict[str, Any]]:
@@ -133,3 +140,18 @@ def document(octavo: Entry, peers: Sequence[Entry]) -> dict[str, Any]:
     """The comparison for the JSON file."""
     engines = [dict(vars(engine)) for engine in (octavo, *peers)]
     return {"engines": engines, "ratios": ratios(octavo, peers)}
+
+
+def from_log(lines: Iterable[str]) -> list[Entry]:
+    """The engines of which `lines` hold results; several results of one are its runs."""
+    runs: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        if line.startswith("{") and "compared" in (sent := json.loads(line)):
+            runs.setdefault(sent["compared"]["name"], []).append(sent)
+    return [entry(found) for found in runs.values()]
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], encoding="utf-8") as file:
+        own, *others = sorted(from_log(file), key=lambda engine: engine.name != "Octavo")
+    print("\n".join(table(own, others)))

@@ -28,7 +28,7 @@ FAST = Entry("fast 2", "CPU", "", {"decode_64": 150.0, "ttft_32": 10.0})
 def run(name: str = "wllama 1", **values: float) -> dict[str, Any]:
     """A result of the page."""
     rows = [{"id": id, "value": value} for id, value in values.items()]
-    facts = {"name": name, "device": "CPU", "note": "n", "quick": True}
+    facts = {"name": name, "device": "CPU", "note": "n"}
     return {"compared": {**facts, "rows": rows}}
 
 
@@ -44,7 +44,9 @@ def test_ratios_say_how_many_times_as_fast_as_the_best_peer() -> None:
 
 
 def test_the_table_has_a_line_for_each_engine_and_says_what_it_ran_on() -> None:
-    broken = comparison.failed(Job({"engine": "onnxruntime"}, "model_q4"), "No adapter.")
+    broken = comparison.failed(
+        Job({"engine": "onnxruntime", "graph": "model_q4.onnx"}), "No adapter."
+    )
     lines = comparison.table(OCTAVO, [SLOW, broken, FAST])
     assert lines[1].split() == ["decode_64", "ttft_32", "ms", "load", "s"]
     assert lines[2].split() == ["Octavo", "300", "20", "5"]
@@ -54,15 +56,15 @@ def test_the_table_has_a_line_for_each_engine_and_says_what_it_ran_on() -> None:
     assert lines[6:] == [
         "Octavo: GPU; m",
         "slow 1: GPU; q4",
-        "onnxruntime, model_q4: not measured: No adapter.",
+        "onnxruntime model_q4.onnx: not measured: No adapter.",
         "fast 2: CPU",
     ]
 
 
 def test_an_entry_holds_the_medians_of_its_runs() -> None:
     runs = [run(load=1.0, decode_64=9.0), run(load=4.0), run(load=2.0, decode_64=7.0)]
-    entry = comparison.entry(runs, "2 threads")
-    assert (entry.name, entry.device, entry.note) == ("wllama 1, 2 threads", "CPU", "n")
+    entry = comparison.entry(runs)
+    assert (entry.name, entry.device, entry.note) == ("wllama 1", "CPU", "n")
     assert entry.values == {"load": 2.0, "decode_64": 8.0}
 
 
@@ -70,6 +72,16 @@ def test_the_document_can_be_written_as_json() -> None:
     document = json.loads(json.dumps(comparison.document(OCTAVO, [SLOW, FAST])))
     assert [engine["name"] for engine in document["engines"]] == ["Octavo", "slow 1", "fast 2"]
     assert document["ratios"]["decode_64"]["peer"] == "fast 2"
+
+
+def test_a_table_can_be_made_of_what_pages_have_reported() -> None:
+    sent = [{"progress": "Loading"}, run("peer", load=1.0), run("peer", load=3.0), {"done": 1}]
+    lines = ["a runner's own line", *map(json.dumps, [*sent, run("Octavo", load=4.0)])]
+    entries = comparison.from_log(lines)
+    assert [(entry.name, entry.values) for entry in entries] == [
+        ("peer", {"load": 2.0}),
+        ("Octavo", {"load": 4.0}),
+    ]
 
 
 # The jobs
@@ -126,9 +138,9 @@ def test_peers_are_measured_as_octavo_was(
     assert bench.main(arguments(*words)) == 0
     assert prepared == [peers.ISOLATED]
     assert urls[0] == "http://there/bench.html?device=cpu&start=1&compare=1&model=some"
-    assert "device=cpu&quick=1&start=1" in urls[1] and "model=some&engine=wllama" in urls[1]
+    assert "device=cpu&start=1" in urls[1] and "model=some&engine=wllama" in urls[1]
     found = json.loads(file.read_text())["measured"][0]["comparison"]
-    assert found["ratios"] == {"decode_64": {"ratio": 2.5, "peer": "wllama 1, 1 thread"}}
+    assert found["ratios"] == {"decode_64": {"ratio": 2.5, "peer": "wllama 1"}}
     assert [engine["error"] for engine in found["engines"]] == ["", "", "No threads."]
 
 

@@ -23,8 +23,9 @@
  * @property {string[]} words each a single token of SmolLM2's vocabulary
  *
  * @typedef {object} Engine
- * @property {string} name with its version
+ * @property {string} name with its version, and its setting where it is measured with several
  * @property {string} device that it computes on, in words
+ * @property {boolean} onCpu
  * @property {string} note its settings, in words
  * @property {number} vocabulary tokens
  * @property {(prompt: Prompt, count: number) => Promise<number[]>} generate greedily `count`

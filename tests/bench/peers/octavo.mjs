@@ -18,6 +18,7 @@ export async function wrap(client, { device, model }) {
   return {
     name: "Octavo",
     device: device.name,
+    onCpu: device.kind === "cpu",
     note: model.name,
     vocabulary: 0, // it takes words
     generate: async ({ words }, count) => {

@@ -40,9 +40,10 @@ export async function load({ model, device, context, graph = GRAPH }) {
   await gpu.queue.onSubmittedWorkDone();
   const decoder = new Decoder(session, gpu, shape, context);
   return {
-    name: `onnxruntime-web ${ort.env.versions.web}`,
+    name: `onnxruntime-web ${ort.env.versions.web}, ${graph.replace(".onnx", "")}`,
     device: await describeGpu(),
-    note: `by hand: ${graph}, JSPI, static cache, argmax on the GPU`,
+    onCpu: false,
+    note: "by hand: JSPI build, static cache, argmax on the GPU",
     vocabulary: shape.vocab_size,
     generate: ({ ids }, count) => decoder.generate(ids, count),
   };

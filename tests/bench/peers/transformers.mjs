@@ -37,6 +37,7 @@ export async function load({ model, device }) {
   return {
     name: `transformers.js ${env.version}`,
     device: await describeGpu(),
+    onCpu: false,
     note: `onnxruntime-web ${versions.web}, q4`,
     vocabulary: loaded.config.vocab_size,
     async generate({ ids }, count) {

@@ -31,9 +31,13 @@ export async function load({ model, device, context, threads }) {
     n_gpu_layers: device === "cpu" ? 0 : ALL_LAYERS,
     ...(threads && { n_threads: threads }),
   });
+  const onCpu = !usesGpu(log);
+  const count = wllama.getNumThreads();
+  const inWords = `CPU, ${count} ${count === 1 ? "thread" : "threads"}`;
   return {
-    name: `wllama ${VERSION}`,
-    device: await deviceName(log, wllama.getNumThreads()),
+    name: `wllama ${VERSION}${onCpu ? `, ${inWords}` : ""}`,
+    device: onCpu ? inWords : await describeGpu(),
+    onCpu,
     note: `llama.cpp ${Wllama.getLibllamaVersion()}`,
     vocabulary: wllama.getLoadedContextInfo().n_vocab,
     async generate({ words }, count) {
@@ -55,13 +59,11 @@ async function fetchBlob(url) {
 }
 
 /**
- * Where the layers are, going by llama.cpp's log.
+ * Whether llama.cpp, going by its log, put the layers onto the GPU.
  *
  * @param {string[]} log
- * @param {number} threads
  */
-async function deviceName(log, threads) {
-  const gpu = log.some((line) => /WebGPU.* model buffer size|using device WebGPU/i.test(line));
-  if (gpu) return describeGpu();
-  return `CPU, ${threads} ${threads === 1 ? "thread" : "threads"}`;
+function usesGpu(log) {
+  const placed = /WebGPU\d* model buffer size|offloaded [1-9]\d*\/\d+ layers to GPU/;
+  return log.some((line) => placed.test(line));
 }
