@@ -70,8 +70,10 @@ class MeasureConfig:
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> MeasureConfig:
         """Check the fields of a ``measure`` request."""
-        sizes = [_integer(message, name, 1, 1, 1 << 20) for name in ("prefill", "context", "steps")]
-        return cls(*sizes, temperature=_temperature(message))
+        prefill, context, steps = (
+            _integer(message, name, 1, 1, 1 << 20) for name in ("prefill", "context", "steps")
+        )
+        return cls(prefill, context, steps, _temperature(message))
 
 
 def check_messages(message: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -6,21 +6,21 @@
  * sizes, 0: full ones; without it slow devices get the smaller ones); `start` (1: do not wait for
  * the button); `report` (1: start, and POST progress, result and an end mark to `/log`).
  *
+ * Only in the folder that `build.py bench --peers` makes: `engine` (`octavo`, `wllama`,
+ * `transformers` or `onnxruntime`; without it `octavo`); `compare` (1: measure Octavo as its peers
+ * are, too); `threads` and `graph` for the peers that have a choice.
+ *
  * The result is shown as a table and left in `window.benchResult`.
  */
 
 import { Octavo } from "./client.mjs";
+import {
+  add, address, byId, median, post, reports, rows, say, secondsSince, spread,
+} from "./report.mjs";
 
 /**
  * @typedef {import("./client.mjs").LoadResult} LoadResult
  * @typedef {import("./client.mjs").Measurement} Measurement
- *
- * @typedef {object} Row one figure
- * @property {string} id stable
- * @property {string} label
- * @property {number} value
- * @property {string} unit
- * @property {string} [note]
  *
  * @typedef {object} Sizes
  * @property {number} warm tokens of the prompt that comes before all
@@ -47,11 +47,11 @@ const QUICK = {
   warm: 16, prefill: [64], contexts: [64, 1024], steps: 8, runs: 1, seconds: 0, stops: 3,
 };
 const MIN_STEPS = 8;
+const LONG = { prefill: 2048, context: 8192, steps: 64 };
+const WARM_TEMPERATURE = 0.8; // of the sampled decode row
 
-const address = new URLSearchParams(location.search);
-const reports = address.get("report") === "1";
-/** @type {Row[]} */
-const rows = [];
+const engine = address.get("engine") ?? "octavo";
+const PEER_CONTEXT = 2048; // tokens that a peer has room for
 /** Of kernels, measured in the first load. @type {LoadResult["variants"]} */
 let variants = [];
 /** Device time by kernel after each decode measurement. @type {Record<string, Measurement["kernels"]>} */
@@ -66,7 +66,7 @@ async function run() {
   /** @type {object} */
   let result;
   try {
-    result = await measureAll();
+    result = engine === "octavo" ? await measureAll() : await measurePeer(engine);
     await say("Done.");
   } catch (error) {
     const { name, code, message } = /** @type {any} */ (error);
@@ -97,6 +97,10 @@ async function measureAll() {
   await measureFirstTokens(client);
   await measureSpeed(client, sizes);
   await measureStops(client, sizes.stops);
+  if (device.kind === "webgpu" && !device.software && !address.get("context")) {
+    await measureLong(client, options, sizes);
+  }
+  const compared = address.get("compare") === "1" && await compareOctavo(cached, cold.seconds);
   const { memory_bytes } = await client.status();
   client.close();
   return {
@@ -110,7 +114,63 @@ async function measureAll() {
     rows,
     kernels,
     variants,
+    ...(compared && { compared }),
   };
+}
+
+/**
+ * Measures another engine on the same weights.
+ *
+ * @param {string} name of a file in peers/
+ */
+async function measurePeer(name) {
+  const { findModel, isSlow, measureEngine } = await import("./peers/compare.mjs");
+  /** @type {{load: import("./peers/compare.mjs").Load}} */
+  const { load } = await import(`./peers/${name}.mjs`);
+  await say(`Loading ${name}`);
+  const started = performance.now();
+  const peer = await load({
+    model: await findModel(address.get("model")),
+    device: address.get("device") ?? "gpu",
+    context: PEER_CONTEXT,
+    threads: Number(address.get("threads")) || undefined,
+    graph: address.get("graph") ?? undefined,
+  });
+  const seconds = secondsSince(started);
+  byId("device").textContent = `${peer.name} on ${peer.device}`;
+  add("load", "load", seconds, "s", peer.note);
+  const quick = compareQuickly(peer.onCpu || await isSlow());
+  await measureEngine(peer, { quick, say, add });
+  return {
+    date: new Date().toISOString(),
+    user_agent: navigator.userAgent,
+    cores: navigator.hardwareConcurrency,
+    compared: { name: peer.name, device: peer.device, note: peer.note, quick, rows },
+  };
+}
+
+/**
+ * Octavo's own line of the comparison.
+ *
+ * @param {Load & {client: Octavo}} loaded
+ * @param {number} seconds that a first load took
+ */
+async function compareOctavo({ client, result }, seconds) {
+  const { measureEngine } = await import("./peers/compare.mjs");
+  const { wrap } = await import("./peers/octavo.mjs");
+  const own = rows.length;
+  const octavo = await wrap(client, result);
+  add("load", "load, as the peers’", seconds, "s");
+  const quick = compareQuickly(octavo.onCpu || result.device.software);
+  await measureEngine(octavo, { quick, say, add });
+  const { name, device, note } = octavo;
+  return { name, device, note, quick, rows: rows.splice(own) };
+}
+
+/** @param {boolean} slow whether full sizes would take too long on this device */
+function compareQuickly(slow) {
+  const quick = address.get("quick");
+  return quick === null ? slow : quick === "1";
 }
 
 /** @returns {import("./client.mjs").LoadOptions} */
@@ -235,7 +295,30 @@ async function measureSpeed(client, sizes) {
       /** @type {any} */ ((await client.status()).model).context - context);
     const all = await repeat(sizes, () => client.measure({ prefill: 1, context, steps: count }));
     decodeRows(context, count, all);
+    if (context === sizes.contexts[0]) await measureSampled(client, { context, count, all }, sizes);
   }
+}
+
+/**
+ * Decoding with a temperature, and without all but the matrix products, against plain decoding.
+ *
+ * @param {Octavo} client
+ * @param {{context: number, count: number, all: Measurement[]}} greedy
+ * @param {Sizes} sizes
+ */
+async function measureSampled(client, { context, count, all }, sizes) {
+  await say(`Sampled decode at context ${context}`);
+  const request = { prefill: 1, context, steps: count, temperature: WARM_TEMPERATURE };
+  const sampled = await repeat(sizes, () => client.measure(request));
+  const rate = median(all.map((m) => m.decode_tokens_per_s));
+  const warm = median(sampled.map((m) => m.decode_tokens_per_s));
+  add("sampled_to_greedy", "a sampled token to a greedy one", rate / warm, "times");
+  const skeletons = all.map((m) => m.skeleton_tokens_per_s ?? NaN);
+  if (Number.isNaN(skeletons[0])) return;
+  const skeleton = median(skeletons);
+  add("skeleton_tokens_per_s", "skeleton: the products alone", skeleton, "tokens/s",
+    spread(skeletons));
+  add("token_to_skeleton", "a token to one of the skeleton", skeleton / rate, "times");
 }
 
 /**
@@ -249,7 +332,7 @@ function decodeRows(context, steps, all) {
   const hosts = all.map((m) => m.host_ms_per_token);
   const host = median(hosts);
   const encodes = all.map((m) => m.encode_ms_per_token ?? NaN);
-  const { dispatches_per_token, burst, memory } = all[all.length - 1];
+  const { dispatches_per_token, layers, burst, memory } = all[all.length - 1];
   kernels[`context ${context}`] = all[all.length - 1].kernels;
   add(`decode_${context}_tokens_per_s`, `decode, context ${context}`, rate, "tokens/s",
     `${steps} tokens in bursts of ${burst}; ${spread(rates)}`);
@@ -261,9 +344,38 @@ function decodeRows(context, steps, all) {
   }
   if (rows.some(({ id }) => id === "dispatches")) return;
   add("dispatches", "dispatches a token", dispatches_per_token, "");
+  add("dispatches_a_layer", "  beside four, a layer", (dispatches_per_token - 4) / layers, "");
   const held = Object.entries(memory);
   add("memory_mb", "device memory", held.reduce((sum, [, bytes]) => sum + bytes, 0) / 1e6, "MB");
   for (const [label, bytes] of held) add(`memory_${label}_mb`, `  ${label}`, bytes / 1e6, "MB");
+}
+
+/**
+ * What only a real GPU has the time and memory for: a long prompt, and decoding far into a context.
+ *
+ * @param {Octavo} client
+ * @param {import("./client.mjs").LoadOptions} options
+ * @param {Sizes} sizes
+ */
+async function measureLong(client, options, sizes) {
+  const { prefill, context, steps } = LONG;
+  await say("Loading with a long context");
+  const { model } = await client.load({ ...options, context: context + 512 });
+  if (model.context < context + steps) return;
+  await client.measure({ prefill: sizes.warm, context: 1, steps: MIN_STEPS });
+  await say(`Prefill of ${prefill} tokens; decode at context ${context}`);
+  const all = await repeat(sizes, () => client.measure({ prefill, context, steps }));
+  const prefills = all.map((m) => m.prefill_tokens_per_s);
+  add(`prefill_${prefill}_tokens_per_s`, `prefill, ${prefill} tokens`, median(prefills), "tokens/s",
+    spread(prefills));
+  const rates = all.map((m) => m.decode_tokens_per_s);
+  add(`decode_${context}_tokens_per_s`, `decode, context ${context}`, median(rates), "tokens/s",
+    spread(rates));
+  const near = rows.find(({ id }) => id === "decode_64_tokens_per_s");
+  if (near) {
+    add("decode_far_to_near", `a token at ${context} to one at 64`, near.value / median(rates),
+      "times");
+  }
 }
 
 /**
@@ -303,78 +415,4 @@ async function repeat({ runs, seconds }, measure) {
   do all.push(await measure());
   while (all.length < runs && secondsSince(started) < seconds);
   return all;
-}
-
-/** @param {number[]} values */
-function median(values) {
-  const sorted = values.toSorted((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-}
-
-/** @param {number[]} values */
-function spread(values) {
-  const [low, high] = [Math.min(...values), Math.max(...values)].map(digits);
-  return values.length === 1 ? "one run" : `${values.length} runs, ${low} to ${high}`;
-}
-
-/**
- * Three digits that count, without an exponent.
- *
- * @param {number} value
- */
-function digits(value) {
-  if (Number.isInteger(value) || Math.abs(value) >= 100) return value.toFixed(0);
-  return value.toPrecision(3);
-}
-
-/** @param {number} started of performance.now() */
-function secondsSince(started) {
-  return (performance.now() - started) / 1000;
-}
-
-/**
- * @param {string} id
- * @param {string} label
- * @param {number} value
- * @param {string} unit
- * @param {string} [note]
- */
-function add(id, label, value, unit, note = "") {
-  rows.push({ id, label, value, unit, note });
-  const row = document.createElement("tr");
-  row.append(cell("th", label), cell("td", digits(value), "value"), cell("td", unit),
-    cell("td", note, "note"));
-  byId("rows").append(row);
-}
-
-/**
- * @param {string} tag
- * @param {string} text
- * @param {string} [className]
- */
-function cell(tag, text, className = "") {
-  const created = document.createElement(tag);
-  created.textContent = text;
-  created.className = className;
-  return created;
-}
-
-/** @param {string} id */
-function byId(id) {
-  return /** @type {HTMLElement} */ (document.getElementById(id));
-}
-
-/** @param {string} text */
-async function say(text) {
-  byId("status").textContent = text;
-  console.info(`bench: ${text}`);
-  await post({ progress: text, at_s: Number((performance.now() / 1000).toFixed(1)) });
-}
-
-/** @param {object} body */
-async function post(body) {
-  if (!reports) return;
-  const headers = { "content-type": "application/json" };
-  await fetch("/log", { method: "POST", headers, body: JSON.stringify(body) });
 }

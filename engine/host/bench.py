@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 import uvicorn
 
-from engine.host import assemble, chromium, pip, serve
+from engine.host import assemble, chromium, comparison, peers, pip, serve
 from engine.host.errors import HostError
 from engine.host.paths import CACHE, LOCK_TEST
 
@@ -53,12 +53,15 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Aim:
-    """What a figure should be, on the kinds of device that `devices` names."""
+    """What a figure should be, on the kinds of device that `devices` names, for models whose name
+    has `model` in it. What depends on the machine is meant for the ones in tests/bench/LOG.md:
+    an H200, and two slow cores."""
 
     row: str  # its id
     limit: float
     at_least: bool
     devices: tuple[str, ...] = ("gpu", "software", "cpu")
+    model: str = ""
 
     def text(self, unit: str) -> str:
         """For the table: `>= 2 tokens/s`."""
@@ -69,10 +72,27 @@ class Aim:
         return value >= self.limit if self.at_least else value <= self.limit
 
 
+SMALL, LARGE = "SmolLM2 135M", "Qwen2.5-1.5B"
 AIMS = (
-    Aim("decode_64_tokens_per_s", 2, True, ("software",)),
-    Aim("host_64_percent", 10, False, ("gpu",)),
-    Aim("host_1024_percent", 10, False, ("gpu",)),
+    # four times the best peer without a flag, and native llama.cpp on the same GPU
+    Aim("decode_64_tokens_per_s", 600, True, ("gpu",), SMALL),
+    Aim("decode_1024_tokens_per_s", 600, True, ("gpu",), SMALL),
+    Aim("decode_64_tokens_per_s", 400, True, ("gpu",), LARGE),
+    Aim("decode_1024_tokens_per_s", 400, True, ("gpu",), LARGE),
+    Aim("decode_far_to_near", 1.5, False, ("gpu",)),
+    Aim("token_to_skeleton", 1.3, False, ("gpu",)),
+    Aim("sampled_to_greedy", 1.05, False, ("gpu",)),
+    # 1.6 times the best peer without a flag
+    Aim("prefill_512_tokens_per_s", 46_000, True, ("gpu",), SMALL),
+    Aim("prefill_512_tokens_per_s", 14_500, True, ("gpu",), LARGE),
+    Aim("weights_cached_mb_per_s", 1500, True, ("gpu",)),
+    Aim("host_64_percent", 5, False, ("gpu",)),
+    Aim("host_1024_percent", 5, False, ("gpu",)),
+    Aim("dispatches_a_layer", 6, False, ("gpu",)),
+    Aim("decode_64_tokens_per_s", 4, True, ("software",), SMALL),
+    # twice what wllama does with one thread, and more than with two
+    Aim("decode_64_tokens_per_s", 12, True, ("cpu",), SMALL),
+    Aim("prefill_512_tokens_per_s", 19, True, ("cpu",), SMALL),
     Aim("ttft_first_to_second", 1.1, False),
 )
 
@@ -96,6 +116,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels", action="store_true", help="also the time of every kernel and of its variants"
     )
+    parser.add_argument(
+        "--peers", action="store_true", help="then measure other engines on the same weights"
+    )
+    parser.add_argument(
+        "--peers-site",
+        type=Path,
+        metavar="DIR",
+        help="only write the folder that --peers serves, for a machine without a network",
+    )
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="the result")
     parser.add_argument(
         "--set",
@@ -112,10 +141,17 @@ def main(arguments: argparse.Namespace) -> int:
         raise HostError("--runs should be at least 1.")
     parameters = {"tune": "1"} if arguments.kernels else {}
     parameters |= _parameters(arguments.set)
+    if arguments.peers_site:
+        peers.write(arguments.peers_site)
+        print(f"Written to {arguments.peers_site}", flush=True)
+        return 0
+    if arguments.peers:
+        parameters = {"compare": "1", **parameters}
     pip.install(LOCK_TEST, "Installing the test tools")
     browser = chromium.ensure()
     measured: list[dict[str, Any]] = []
-    with _served(assemble.build()) as url:
+    folder, headers = (peers.build(), peers.ISOLATED) if arguments.peers else (assemble.build(), {})
+    with _served(folder, headers) as url:
         for way in WAYS[arguments.device]:
             if measured and _kind(measured[0]["runs"][0]) == "gpu":
                 break  # the real GPU needed no flag: the flag would bring the same one
@@ -125,6 +161,9 @@ def main(arguments: argparse.Namespace) -> int:
                 kernels = kernel_table(runs[-1]) if arguments.kernels else []
                 kernels += variant_table(runs[0]) if arguments.kernels else []
                 print("\n".join(["", *table(way.title, runs), *kernels, ""]), flush=True)
+                if arguments.peers:
+                    found = _compared(way, runs, browser, url, arguments, parameters)
+                    measured[-1]["comparison"] = found
     if not measured:
         return 1
     _write(arguments.json, browser, measured)
@@ -161,6 +200,47 @@ def _runs(
     return runs
 
 
+def _compared(
+    way: Way,
+    runs: Sequence[Mapping[str, Any]],
+    browser: str,
+    url: str,
+    arguments: argparse.Namespace,
+    parameters: Mapping[str, str],
+) -> dict[str, Any]:
+    """Measures the peers where Octavo was measured, prints the table, returns it for the file."""
+    kind = _kind(runs[0])
+    fixed = {"device": "cpu" if kind == "cpu" else "gpu", "start": "1"}
+    found = []
+    for job in comparison.jobs(kind):
+        print(job.title, flush=True)
+        flags = [*way.flags, *job.flags, *arguments.chromium_flag]
+        query = urlencode({**fixed, **parameters, **job.parameters})
+        found.append(_peer(job, browser, flags, f"{url}/bench.html?{query}", arguments.runs))
+    octavo = comparison.entry(runs)
+    print("\n".join(["", *comparison.table(octavo, found), ""]), flush=True)
+    return comparison.document(octavo, found)
+
+
+def _peer(
+    job: comparison.Job, browser: str, flags: Sequence[str], url: str, count: int
+) -> comparison.Entry:
+    """One peer, measured `count` times; its failure is a line of the table, not the end."""
+    from playwright.sync_api import sync_playwright
+
+    results = []
+    with sync_playwright() as playwright:
+        for _ in range(count):
+            try:
+                result = _run(playwright, browser, flags, url)
+            except HostError as error:
+                return comparison.failed(job, str(error))
+            if "error" in result:
+                return comparison.failed(job, result["error"]["message"])
+            results.append(result)
+    return comparison.entry(results)
+
+
 def _run(playwright: Playwright, browser: str, flags: Sequence[str], url: str) -> dict[str, Any]:
     """One page in a fresh profile on the disk, so that its caches are those of a visitor."""
     with tempfile.TemporaryDirectory() as profile:
@@ -194,10 +274,10 @@ def _follow(page: Page, url: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[str]:
+def _served(folder: Path, headers: Mapping[str, str]) -> Iterator[str]:
     """Serves `folder` in a thread; yields the address without a closing slash."""
     listener = serve.listen("127.0.0.1", 0)
-    config = uvicorn.Config(serve.application(folder), log_level="warning", lifespan="off")
+    config = uvicorn.Config(serve.application(folder, headers), log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -234,7 +314,8 @@ def table(title: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append(first["device"]["reason"])
     for row in medians(runs):
         value = f"{row['label']:<46}{_number(row['value']):>9} {row['unit']:<9}"
-        lines.append(f"{value}{_aim(row, _kind(first)):<24}{row['note']}".rstrip())
+        aim = _aim(row, _kind(first), first["model"]["name"])
+        lines.append(f"{value}{aim:<30}{row['note']}".rstrip())
     return lines
 
 
@@ -263,9 +344,9 @@ def variant_table(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _aim(row: Row, kind: str) -> str:
+def _aim(row: Row, kind: str, model: str) -> str:
     for aim in AIMS:
-        if aim.row == row["id"] and kind in aim.devices:
+        if aim.row == row["id"] and kind in aim.devices and aim.model in model:
             return f"{aim.text(row['unit'])}: {'met' if aim.is_met(row['value']) else 'MISSED'}"
     return ""
 

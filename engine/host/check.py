@@ -10,7 +10,8 @@ import time
 from engine.host import npm, pip
 from engine.host.paths import LOCK_TEST, NODE_MODULES, ROOT
 
-JAVASCRIPT = ("web", "worker")  # each with its tsconfig.json: they see different globals
+# Each with its tsconfig.json: they see different globals.
+JAVASCRIPT = ("web", "worker", "tests/bench/peers")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

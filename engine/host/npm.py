@@ -1,4 +1,4 @@
-"""npm packages, exactly as package-lock.json has them, into node_modules/."""
+"""npm packages, exactly as a package-lock.json has them, into node_modules/ beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.host import pip
 from engine.host.errors import HostError
 from engine.host.files import fingerprint
-from engine.host.paths import LOCK_NODE, NODE_MODULES, ROOT, VENV_BIN
+from engine.host.paths import LOCK_NODE, ROOT, VENV_BIN
 from engine.host.process import run
 
 SITE = "site"  # only what the page needs
@@ -17,17 +17,17 @@ ALL = "all"  # the type checker too
 INPUTS = (Path("package.json"), Path("package-lock.json"))
 
 
-def install(scope: str) -> None:
+def install(scope: str, folder: Path = ROOT) -> None:
     """Runs `npm ci` for SITE or ALL, unless that is done already for these very lock files."""
-    stamp = NODE_MODULES / ".octavo"
-    wanted = fingerprint(ROOT, INPUTS)
+    stamp = folder / "node_modules" / ".octavo"
+    wanted = fingerprint(folder, INPUTS)
     if stamp.is_file() and stamp.read_text() in (f"{ALL} {wanted}", f"{scope} {wanted}"):
         return
     npm = _program("npm")
     command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     if scope == SITE:
         command += ["--omit=dev", "--omit=optional"]
-    run("Installing npm packages", command, _environment(npm))
+    run("Installing npm packages", command, _environment(npm), folder)
     stamp.write_text(f"{scope} {wanted}")
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import mimetypes
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -63,14 +65,18 @@ def listen(host: str, port: int) -> socket.socket:
 class _Files(StaticFiles):
     """Static files that the browser may keep, but asks about each time (by ETag)."""
 
+    def __init__(self, headers: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._headers = {"Cache-Control": "no-cache", **headers}
+
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
-        response.headers["Cache-Control"] = "no-cache"
+        response.headers.update(self._headers)
         return response
 
 
-def application(folder: Path) -> Starlette:
-    """The web application: `folder` as a static site."""
+def application(folder: Path, headers: Mapping[str, str] | None = None) -> Starlette:
+    """The web application: `folder` as a static site, each file with `headers`."""
     for suffix, kind in TYPES.items():
         mimetypes.add_type(kind, suffix)
-    return Starlette(routes=[Mount("/", _Files(directory=folder, html=True))])
+    return Starlette(routes=[Mount("/", _Files(headers or {}, directory=folder, html=True))])

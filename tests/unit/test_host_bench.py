@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ def row(id: str, value: float, unit: str = "", note: str = "") -> dict[str, Any]
     return {"id": id, "label": id, "value": value, "unit": unit, "note": note}
 
 
-def result(*rows: dict[str, Any], kind: str = "webgpu", software: bool = False) -> dict[str, Any]:
+def result(
+    *rows: dict[str, Any], kind: str = "webgpu", software: bool = False, model: str = "Some model"
+) -> dict[str, Any]:
     device = {"kind": kind, "name": "Some device", "software": software, "reason": ""}
-    return {"device": device, "model": {"name": "Some model"}, "rows": list(rows)}
+    return {"device": device, "model": {"name": model}, "rows": list(rows)}
 
 
 def line_of(lines: list[str], start: str) -> str:
@@ -32,12 +34,16 @@ def line_of(lines: list[str], start: str) -> str:
 
 def test_an_aim_stands_beside_its_figure_on_the_device_it_is_for() -> None:
     rows = (row("decode_64_tokens_per_s", 1.5, "tokens/s"), row("host_64_percent", 25.0, "%"))
-    software = bench.table("t", [result(*rows, software=True)])
-    gpu = bench.table("t", [result(*rows)])
-    assert ">= 2 tokens/s: MISSED" in line_of(software, "decode_64")
+    small = "SmolLM2 135M Instruct (Q4_1)"
+    software = bench.table("t", [result(*rows, software=True, model=small)])
+    gpu = bench.table("t", [result(*rows, model=small)])
+    assert ">= 4 tokens/s: MISSED" in line_of(software, "decode_64")
     assert ":" not in line_of(software, "host_64")
-    assert ":" not in line_of(gpu, "decode_64")
-    assert "<= 10 %: MISSED" in line_of(gpu, "host_64")
+    assert ">= 600 tokens/s: MISSED" in line_of(gpu, "decode_64")
+    assert "<= 5 %: MISSED" in line_of(gpu, "host_64")
+    other = bench.table("t", [result(*rows)])
+    assert ":" not in line_of(other, "decode_64"), "an aim for one model is none for another"
+    assert "<= 5 %: MISSED" in line_of(other, "host_64")
 
 
 @pytest.mark.parametrize("value, outcome", [(1.1, "met"), (1.2, "MISSED")])
@@ -90,7 +96,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is installed, built or served."""
 
     @contextmanager
-    def served(folder: Path) -> Iterator[str]:
+    def served(folder: Path, headers: Mapping[str, str]) -> Iterator[str]:
         yield "http://there"
 
     monkeypatch.setattr(bench.pip, "install", lambda lock, title: None)

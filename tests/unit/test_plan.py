@@ -7,6 +7,7 @@ import re
 import pytest
 
 from engine.backends.base import persistent_tensors
+from engine.measuring import skeleton
 from engine.models import open_model
 from engine.models.plans import DECODE, HEAD, PREFILL, build_plans
 from engine.plan import Call, Plan, PlanBuilder, Tensor, Traits, assign_slots
@@ -105,11 +106,13 @@ def test_every_wgsl_file_is_used() -> None:
         *TRAITS.values(),
         Traits("webgpu", activations="q8"),
         Traits("webgpu", barriers=False),
+        Traits("webgpu", barriers=False, activations="q16"),
     ):
         for name in ("tiny", "tiny_untied"):
             data = (ROOT / f"tests/golden/{name}.gguf").read_bytes()
             model = open_model(read_header(data, len(data)))
-            for plan in build_plans(model, traits, model.config.kv_layout(8, 128)).values():
+            plans = build_plans(model, traits, model.config.kv_layout(8, 128))
+            for plan in (*plans.values(), skeleton(plans["decode"])):
                 for call in plan.calls:
                     assert call.shader
                     used |= {call.shader.name, *(f"lib/{p}" for p in call.shader.lib)}

@@ -1,0 +1,89 @@
+/** What the bench pages show and report: rows of a table, progress, POSTs to a runner's `/log`. */
+
+/**
+ * @typedef {object} Row one figure
+ * @property {string} id stable
+ * @property {string} label
+ * @property {number} value
+ * @property {string} unit
+ * @property {string} [note]
+ */
+
+export const address = new URLSearchParams(location.search);
+export const reports = address.get("report") === "1";
+/** @type {Row[]} */
+export const rows = [];
+
+/** @param {number[]} values */
+export function median(values) {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+/** @param {number[]} values */
+export function spread(values) {
+  const [low, high] = [Math.min(...values), Math.max(...values)].map(digits);
+  return values.length === 1 ? "one run" : `${values.length} runs, ${low} to ${high}`;
+}
+
+/**
+ * Three digits that count, without an exponent.
+ *
+ * @param {number} value
+ */
+export function digits(value) {
+  if (Number.isInteger(value) || Math.abs(value) >= 100) return value.toFixed(0);
+  return value.toPrecision(3);
+}
+
+/** @param {number} started of performance.now() */
+export function secondsSince(started) {
+  return (performance.now() - started) / 1000;
+}
+
+/**
+ * @param {string} id
+ * @param {string} label
+ * @param {number} value
+ * @param {string} unit
+ * @param {string} [note]
+ */
+export function add(id, label, value, unit, note = "") {
+  rows.push({ id, label, value, unit, note });
+  const row = document.createElement("tr");
+  row.append(cell("th", label), cell("td", digits(value), "value"), cell("td", unit),
+    cell("td", note, "note"));
+  byId("rows").append(row);
+}
+
+/**
+ * @param {string} tag
+ * @param {string} text
+ * @param {string} [className]
+ */
+export function cell(tag, text, className = "") {
+  const created = document.createElement(tag);
+  created.textContent = text;
+  created.className = className;
+  return created;
+}
+
+/** @param {string} id */
+export function byId(id) {
+  return /** @type {HTMLElement} */ (document.getElementById(id));
+}
+
+/** @param {string} text */
+export async function say(text) {
+  byId("status").textContent = text;
+  console.info(`bench: ${text}`);
+  await post({ progress: text, at_s: Number((performance.now() / 1000).toFixed(1)) });
+}
+
+/** @param {object} body */
+export async function post(body) {
+  if (!reports) return;
+  const headers = { "content-type": "application/json" };
+  await fetch("/log", { method: "POST", headers, body: JSON.stringify(body) });
+}
