@@ -25,8 +25,8 @@ class _JsEncoder:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text).to_py())
+    async def encode(self, text: str) -> list[int]:
+        return list((await self._tokenizer.encode(text)).to_py())
 
     def close(self) -> None:
         self._tokenizer.dispose()
@@ -96,7 +96,7 @@ class BrowserHost:
             return None
 
     async def open_tokenizer(self, json_text: str) -> Encoder:
-        """The Rust tokenizer in WebAssembly."""
+        """The Rust tokenizer in WebAssembly, in a worker of its own."""
         return _JsEncoder(await self._js.openTokenizer(json_text))
 
     async def recall(self, key: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -94,7 +94,7 @@ class Engine:
         should be no slower than a second."""
         model = ready.model
         with suppress(OctavoError):  # a template may want other messages than this one
-            ids = model.encode([{"role": "user", "content": "Hello"}])
+            ids = await model.encode([{"role": "user", "content": "Hello"}])
             if model.prefill_sample and len(ids) < model.context:
                 run = self._run(ready, GenerateConfig(max_tokens=2), model.special.eos)
                 async for _ in run.deltas(ids, lambda: False):
@@ -121,15 +121,19 @@ class Engine:
         self, ids: list[int], config: GenerateConfig
     ) -> AsyncGenerator[Delta | Answer, None]:
         """Continue token ids, as ``generate`` does with messages."""
-        return self._answer(lambda _: ids, config)
+
+        async def given(_: LoadedModel) -> list[int]:
+            return ids
+
+        return self._answer(given, config)
 
     async def _answer(
-        self, prompt: Callable[[LoadedModel], list[int]], config: GenerateConfig
+        self, prompt: Callable[[LoadedModel], Awaitable[list[int]]], config: GenerateConfig
     ) -> AsyncGenerator[Delta | Answer, None]:
         ready = await self._begin()
         model = ready.model
         try:
-            ids = prompt(model)
+            ids = await prompt(model)
             if not ids:
                 raise OctavoError("prompt.empty", "The chat template made an empty prompt.")
             if len(ids) >= model.context:

@@ -91,10 +91,10 @@ class LoadedModel:
     prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
     timings: list[Timing]  # of kernel variants, measured in this load
 
-    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+    async def encode(self, messages: list[dict[str, str]]) -> list[int]:
         """Token ids of a conversation, ready for the assistant's turn."""
         text = self.template.render(messages)
-        ids = self.encoder.encode(text)
+        ids = await self.encoder.encode(text)
         if self.special.add_bos and self.special.bos is not None and ids[:1] != [self.special.bos]:
             ids = [self.special.bos, *ids]
         return ids

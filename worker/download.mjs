@@ -6,16 +6,16 @@
  * Reading takes a shard from the window, the cache or the network, whatever has it right.
  */
 
+import { keptHeaders, openCache } from "./kept.mjs";
 import { parseManifest } from "./manifest.mjs";
+import { Readers } from "./readers.mjs";
 import {
-  ShardError, asNetwork, checksum, fetchAll, matches, parts, resumes, sleep, withStallGuard,
+  ShardError, asNetwork, fetchAll, matches, parts, resumes, sleep, withStallGuard,
 } from "./transfer.mjs";
 
-const CACHE_NAME = "octavo-models";
 const PARALLEL = 4;
 const WINDOW = 4; // the shard being read and those after it, hashed meanwhile
 
-const KEPT_AS = "X-Octavo-Kept-As"; // header of a kept shard: its SHA-256, and checksum()
 const PROGRESS_INTERVAL_MS = 100;
 
 /**
@@ -50,6 +50,7 @@ export class Download {
   #stored = new Set();
   /** In flight, or held for reading. @type {Map<number, Promise<Uint8Array>>} */
   #jobs = new Map();
+  #readers = new Readers();
   #running = 0;
   #first = 0; // of the window
   /** @type {OnProgress | null} */
@@ -87,6 +88,7 @@ export class Download {
     this.#listener = null;
     this.#abort.abort(cancelled());
     this.#jobs.clear();
+    this.#readers.close();
   }
 
   /**
@@ -102,6 +104,7 @@ export class Download {
       const bytes = await this.#job(i);
       const isLast = i === this.#shards.length - 1;
       if (isLast && this.#stored.has(i)) this.#moveWindow(i + 1); // nothing is held afterwards
+      if (isLast) this.#readers.close();
       return bytes;
     } catch (error) {
       this.#jobs.delete(i); // so that a later read tries again
@@ -231,12 +234,9 @@ export class Download {
   async #loadCached(i) {
     if (!this.#stored.has(i) || !this.#cache) return null;
     try {
-      const response = await this.#cache.match(this.#url(i));
-      // By way of a blob the bytes come at twice the speed of `response.arrayBuffer()`.
-      const bytes = response && new Uint8Array(await (await response.blob()).arrayBuffer());
       const { sha256 } = this.#shards[i];
-      if (bytes && response.headers.get(KEPT_AS) === keptAs(sha256, bytes)) return bytes;
-      if (bytes && (await matches(bytes, sha256))) return bytes;
+      const bytes = await this.#readers.read({ url: this.#url(i), sha256 });
+      if (bytes) return bytes;
       await this.#cache.delete(this.#url(i));
     } catch {
       // an unreadable cache entry is as good as none
@@ -252,8 +252,8 @@ export class Download {
     for (let attempt = 0; attempt < 2; attempt++) {
       const bytes = await this.#fetchShard(i);
       if (await matches(bytes, shard.sha256)) {
-        const header = keptAs(shard.sha256, bytes);
-        if (await this.#store(this.#url(i), bytes, "application/octet-stream", header)) {
+        const headers = keptHeaders(shard.sha256, bytes);
+        if (await this.#store(this.#url(i), bytes, "application/octet-stream", headers)) {
           this.#stored.add(i);
         }
         return bytes;
@@ -323,15 +323,11 @@ export class Download {
    * @param {string} url
    * @param {Uint8Array<ArrayBuffer>} bytes
    * @param {string} type
-   * @param {string} [kept_as]
+   * @param {Record<string, string>} [more] headers
    */
-  async #store(url, bytes, type, kept_as = "") {
+  async #store(url, bytes, type, more = {}) {
     if (!this.#cache || !this.cached) return false;
-    const headers = {
-      "Content-Type": type,
-      "Content-Length": String(bytes.length),
-      [KEPT_AS]: kept_as,
-    };
+    const headers = { "Content-Type": type, "Content-Length": String(bytes.length), ...more };
     try {
       await this.#cache.put(url, new Response(bytes, { headers }));
       return true;
@@ -367,25 +363,6 @@ export class Download {
     } catch {
       this.#listener = null; // a listener that is gone must not end the download
     }
-  }
-}
-
-/**
- * What a kept shard says of itself. Another model at the same address has another SHA-256.
- *
- * @param {string} sha256
- * @param {Uint8Array<ArrayBuffer>} bytes
- */
-function keptAs(sha256, bytes) {
-  return `${sha256} ${checksum(bytes)}`;
-}
-
-/** @returns {Promise<Cache | null>} null where the browser has or allows none */
-async function openCache() {
-  try {
-    return await caches.open(CACHE_NAME);
-  } catch {
-    return null;
   }
 }
 

@@ -19,6 +19,7 @@ import { Uploads } from "./upload.mjs";
 
 const RING = 256; // sampled ids wait in a ring of this many
 const SUBMIT = 32; // dispatches of a submit where a step is waited for: the GPU begins meanwhile
+const BURST_SUBMIT = 2; // steps of a submit in a burst: the GPU is busy anyway, a submit has its price
 
 /** An error with a stable code that Python passes on. */
 export class GpuError extends Error {
@@ -239,13 +240,11 @@ export class Gpu {
     const plans = names.split(",").map((name) => this.#plan(name));
     const reader = count ? this.#reader() : null;
     const step = plans.flat();
-    // Bursts of steps keep the GPU busy by themselves, and a submit has its price.
-    const size = repeat > 1 ? step.length : SUBMIT;
-    for (let i = 0; i < repeat; i++) {
-      for (let first = 0; first < step.length; first += size) {
-        const last = i === repeat - 1 && first + size >= step.length;
-        this.#submit(step.slice(first, first + size), tokens, last ? reader : null);
-      }
+    const work = Array.from({ length: repeat }, () => step).flat();
+    const size = repeat > 1 ? BURST_SUBMIT * step.length : SUBMIT;
+    for (let at = 0; at < work.length; at += size) {
+      const end = at + size;
+      this.#submit(work.slice(at, end), tokens, end >= work.length ? reader : null);
     }
     this.encodeMs += performance.now() - started;
     return this.settle(reader ? this.#ids(reader, first, count) : this.#idle());

@@ -8,6 +8,7 @@
 
 import { Gpu } from "./gpu.mjs";
 import { errorReply, resultReply } from "./protocol.mjs";
+import { Remote } from "./remote.mjs";
 import { ShardStore, checkSecure } from "./shards.mjs";
 
 /**
@@ -15,12 +16,12 @@ import { ShardStore, checkSecure } from "./shards.mjs";
  * @typedef {import("./protocol.mjs").Reply} Reply
  * @typedef {import("./protocol.mjs").LoadRequest} LoadRequest
  * @typedef {(json: string) => void} Entry
- * @typedef {{encode(text: string): Int32Array, dispose(): void}} Encoder
+ * @typedef {{encode(text: string): Promise<Int32Array>, dispose(): void}} Encoder
  */
 
 const PYODIDE_URL = new URL("../pyodide/", import.meta.url).href;
 const CATALOGUE_URL = new URL("../models.json", import.meta.url).href;
-const TOKENIZERS_URL = new URL("./web-tokenizers.js", import.meta.url).href;
+const TOKENIZER_URL = new URL("./tokenizer.mjs", import.meta.url);
 const BOOT_STEPS = 3;
 
 const shards = new ShardStore(CATALOGUE_URL);
@@ -281,15 +282,16 @@ function memoryUrl(key) {
  * @returns {Promise<Encoder>}
  */
 async function openTokenizer(jsonText) {
-  const { Tokenizer } = await import(TOKENIZERS_URL); // 5 MB: not before it is needed
-  const tokenizer = await Tokenizer.fromJSON(new TextEncoder().encode(jsonText).buffer);
-  let isFree = false;
-  const free = () => {
-    if (!isFree) tokenizer.dispose(); // a second time it would throw
-    isFree = true;
-  };
+  const remote = new Remote(TOKENIZER_URL);
+  try {
+    await remote.ask({ json: jsonText });
+  } catch (error) {
+    remote.close();
+    throw error;
+  }
+  const free = () => remote.close();
   /** @type {Encoder} */
-  const encoder = { encode: (text) => tokenizer.encode(text), dispose: free };
+  const encoder = { encode: (text) => remote.ask({ text }), dispose: free };
   forgotten.register(encoder, free);
   return encoder;
 }

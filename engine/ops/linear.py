@@ -246,9 +246,13 @@ def _rows_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> 
     """Any number of tokens, without barriers, on integer activations."""
     format, many = layer.w.format, b.tokens > 1
     lib = ("pairs_q4",) if format == "q4" else (f"packed_{format}", "dot_bytes")
-    workgroup, rows, tokens = 4, 8 // layer.parts, 4 if many else 1
-    grid = Grid(ceil(layer.rows / (rows * workgroup)), tokens=tokens if many else 0)
-    variants = {"8 rows": Variant({"WORKGROUP": workgroup, "TOKENS": tokens}, grid)}
+    rows, tokens = 8 // layer.parts, 4 if many else 1
+
+    def variant(workgroup: int) -> Variant:
+        grid = Grid(ceil(layer.rows / (rows * workgroup)), tokens=tokens if many else 0)
+        return Variant({"WORKGROUP": workgroup, "TOKENS": tokens}, grid)
+
+    variants = {f"{n} threads": variant(n) for n in (4, 16)}
     return _on_integers(b, layer, "linear_rows_int", lib, variants, quants, scales, {})
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 class Encoder(Protocol):
     """Turns text into token ids."""
 
-    def encode(self, text: str) -> list[int]:
+    async def encode(self, text: str) -> list[int]:
         """Token ids of ``text``; control tokens written out in it become their single id."""
         ...
 

@@ -9,14 +9,15 @@ from engine.errors import OctavoError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from engine.tokenizer import Encoder
-
 
 class _NativeEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
-    def encode(self, text: str) -> list[int]:
+    async def encode(self, text: str) -> list[int]:
+        return self.ids(text)
+
+    def ids(self, text: str) -> list[int]:
         # A lone surrogate can arrive in a JSON message, but is no text: JavaScript replaces it too.
         valid = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         ids: list[int] = self._tokenizer.encode(valid, add_special_tokens=False).ids
@@ -26,7 +27,7 @@ class _NativeEncoder:
         pass
 
 
-def open_native(json_text: str) -> Encoder:
+def open_native(json_text: str) -> _NativeEncoder:
     """An encoder from a ``tokenizer.json``; raises tokenizer.unsupported when it is not one."""
     from tokenizers import Tokenizer
 

@@ -43,6 +43,8 @@ def assert_all_right(harness: Harness, case: Case, y: Tensor, tokens: int, toler
         ("subgroup", 1, 1),
         ("workgroup", 37, 40),
         ("workgroup-q16", 37, 40),
+        ("plain-q16", 1, 1),
+        ("plain-q16", 6, 8),
         ("plain", 6, 8),
     ],
 )
