@@ -117,20 +117,20 @@ INLINE void tile(Quant quant, const int R, const int T, const uint8_t *w, const 
     for (int t = 0; t < T; t++) y[t * stride + r] = sum_of(sums[r * T + t]) + offsets[r * T + t];
 }
 
-// y (m, n) = x (m, blocks) times w (n, blocks) transposed.
+// y (m, n) = x (m, blocks) times w (n, blocks) transposed. Rows outside: x fits into a cache.
 INLINE void product(Quant quant, const Block *x, int m, const uint8_t *w, int n, int blocks,
                     float *y) {
   enum { ROWS = 2, TOKENS = 4 };
-  int row = blocks * bytes_of(quant), tiled = n / ROWS * ROWS, t = 0;
-  for (; t + TOKENS <= m; t += TOKENS) {
-    const Block *a = x + t * blocks;
-    for (int r = 0; r < tiled; r += ROWS)
-      tile(quant, ROWS, TOKENS, w + r * row, a, blocks, y + t * n + r, n);
-    for (int r = tiled; r < n; r++)
-      tile(quant, 1, TOKENS, w + r * row, a, blocks, y + t * n + r, n);
+  int row = blocks * bytes_of(quant), tiled = m / TOKENS * TOKENS, r = 0;
+  for (; r + ROWS <= n && tiled; r += ROWS) {
+    for (int t = 0; t < tiled; t += TOKENS)
+      tile(quant, ROWS, TOKENS, w + r * row, x + t * blocks, blocks, y + t * n + r, n);
+    for (int i = r; i < r + ROWS; i++)
+      for (int t = tiled; t < m; t++)
+        tile(quant, 1, 1, w + i * row, x + t * blocks, blocks, y + t * n + i, n);
   }
-  for (; t < m; t++)
-    for (int r = 0; r < n; r++)
+  for (; r < n; r++)
+    for (int t = 0; t < m; t++)
       tile(quant, 1, 1, w + r * row, x + t * blocks, blocks, y + t * n + r, n);
 }
 
