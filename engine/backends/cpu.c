@@ -189,10 +189,10 @@ EXPORT int linear_scratch(int capacity, int n, int k) {
 }
 
 // What the references of linear (parts 1) and gated_linear (parts 2) in engine/ops/linear.py do.
-// x (capacity, k), w (n, k) quantized, y (capacity, n / parts); gain, bias and residual may be null.
-EXPORT void linear(const uint32_t *step, const float *x, const uint8_t *w, float *y, uint8_t *scratch,
-                   Quant quant, int capacity, int n, int k, int parts, const float *gain, float eps,
-                   const float *bias, const float *residual) {
+// x (capacity, k), w (n, k) quantized, y (capacity, n / parts); gain, bias, residual may be null.
+EXPORT void linear(const uint32_t *step, const float *x, const uint8_t *w, float *y,
+                   uint8_t *scratch, Quant quant, int capacity, int n, int k, int parts,
+                   const float *gain, float eps, const float *bias, const float *residual) {
   int blocks = k / BLOCK, m = (int)step[NUM_TOKENS] < capacity ? (int)step[NUM_TOKENS] : capacity;
   Block *quants = (Block *)scratch;
   float *normal = (float *)(quants + m * blocks), *out = parts == 2 ? normal + k : y;
@@ -213,19 +213,19 @@ EXPORT void linear(const uint32_t *step, const float *x, const uint8_t *w, float
 }
 
 // y (tokens, k) = the rows of w (vocab, k) that ids name.
-EXPORT void embed(const uint32_t *step, const uint32_t *ids, const uint8_t *w, float *y, Quant quant,
-                  int k) {
+EXPORT void embed(const uint32_t *step, const uint32_t *ids, const uint8_t *w, float *y,
+                  Quant quant, int k) {
   int blocks = k / BLOCK, row = blocks * bytes_of(quant);
   for (uint32_t t = 0; t < step[NUM_TOKENS]; t++)
     for (int b = 0; b < blocks; b++) {
       const uint8_t *block = w + ids[t] * row + b * bytes_of(quant);
       float d = *half_at(block), m = quant == Q4_1 ? *half_at(block + 2) : 0;
       v128_t q[4];
+      int16_t values[BLOCK];
       unpack(quant, block, q);
-      for (int i = 0; i < BLOCK; i++) {
-        int value = ((const int16_t *)q)[i] - (quant == Q4_0 ? 8 : 0);
-        y[t * k + b * BLOCK + i] = d * (float)value + m;
-      }
+      for (int i = 0; i < 4; i++) wasm_v128_store(values + 8 * i, q[i]);
+      for (int i = 0; i < BLOCK; i++)
+        y[t * k + b * BLOCK + i] = d * (float)(values[i] - (quant == Q4_0 ? 8 : 0)) + m;
     }
 }
 
@@ -241,9 +241,9 @@ INLINE int place(const uint32_t *table, int position, int head, int kv_heads, in
 
 // rotate_and_store in engine/ops/attention.py: qkv (tokens, q_heads + 2 kv_heads, dim),
 // rope (context, dim / 2, 2), q (tokens, q_heads, dim).
-EXPORT void rope_store(const uint32_t *step, const uint32_t *table, const float *rope, const float *qkv,
-                       float *q, float *k_pool, float *v_pool, int q_heads, int kv_heads, int dim,
-                       int halves) {
+EXPORT void rope_store(const uint32_t *step, const uint32_t *table, const float *rope,
+                       const float *qkv, float *q, float *k_pool, float *v_pool, int q_heads,
+                       int kv_heads, int dim, int halves) {
   // Pair i is (i, i + dim / 2) or (2i, 2i + 1).
   int stride = halves ? 1 : 2, apart = halves ? dim / 2 : 1;
   for (int t = 0; t < (int)step[NUM_TOKENS]; t++) {
@@ -332,20 +332,21 @@ INLINE void attend(const int R, const float *q, const float *keys, const float *
 EXPORT int attention_scratch(int context) { return 3 * (context + 3) * (int)sizeof(float); }
 
 // `attend` in engine/ops/attention.py: q (tokens, q_heads, dim) -> y of the same shape.
-EXPORT void attention(const uint32_t *step, const uint32_t *table, const float *q, const float *k_pool,
-                      const float *v_pool, float *y, float *scratch, int q_heads, int kv_heads, int dim,
-                      float scale) {
+EXPORT void attention(const uint32_t *step, const uint32_t *table, const float *q,
+                      const float *k_pool, const float *v_pool, float *y, float *scratch,
+                      int q_heads, int kv_heads, int dim, float scale) {
   int group = q_heads / kv_heads;
-  for (int t = 0; t < (int)step[NUM_TOKENS]; t++)
-    for (int h = 0; h < q_heads;) {
-      int length = (int)step[POSITION] + t + 1, at = (t * q_heads + h) * dim, head = h / group;
-      int left = group - h % group;  // heads that share these keys
-      if (left >= 3)
-        attend(3, q + at, k_pool, v_pool, table, length, head, kv_heads, dim, scale, scratch, y + at);
-      else if (left == 2)
-        attend(2, q + at, k_pool, v_pool, table, length, head, kv_heads, dim, scale, scratch, y + at);
-      else
-        attend(1, q + at, k_pool, v_pool, table, length, head, kv_heads, dim, scale, scratch, y + at);
-      h += left < 3 ? left : 3;
+  for (int t = 0; t < (int)step[NUM_TOKENS]; t++) {
+    int length = (int)step[POSITION] + t + 1;
+    for (int h = 0, heads; h < q_heads; h += heads) {
+      int head = h / group, at = (t * q_heads + h) * dim, left = group - h % group;
+      heads = left < 3 ? left : 3;  // of those that share these keys
+#define ATTEND(R) \
+  attend(R, q + at, k_pool, v_pool, table, length, head, kv_heads, dim, scale, scratch, y + at)
+      if (heads == 3) ATTEND(3);
+      if (heads == 2) ATTEND(2);
+      if (heads == 1) ATTEND(1);
+#undef ATTEND
     }
+  }
 }
