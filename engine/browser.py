@@ -8,6 +8,7 @@ from typing import Any
 from engine import selftest
 from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
+from engine.backends.native import open_native
 from engine.backends.webgpu import WebGpuDevice
 from engine.config import LoadConfig
 from engine.errors import OctavoError, as_octavo_error
@@ -57,7 +58,7 @@ class BrowserHost:
 
     async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
         """A GPU if there is a real one that computes right (or a software one was asked for),
-        else the CPU with NumPy. OctavoError gpu.unavailable or gpu.wrong if only the GPU would do.
+        else the CPU. OctavoError gpu.unavailable or gpu.wrong if only the GPU would do.
         """
         reason = ""
         if config.device != "cpu":
@@ -74,7 +75,7 @@ class BrowserHost:
             else:
                 reason = SOFTWARE_ADAPTER if gpu else NO_ADAPTER
         await self._js.installNumpy()
-        return CpuDevice(), reason
+        return CpuDevice(native=None if config.activations == "f32" else open_native()), reason
 
     async def _is_right(self, device: Device) -> bool:
         """Whether a GPU passes the self-test; that it did is remembered for the next visit."""

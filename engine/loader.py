@@ -26,6 +26,7 @@ from engine.weights.gguf import GGUF, HeaderIncomplete, read_header
 from engine.weights.loading import shard_jobs
 
 LARGE_CHUNK = 64  # tokens
+QUICK_SECONDS = 0.4  # for a chunk, on devices with small ones
 HEADER_BYTES = 4 << 20  # what is read of the first shard at once
 MAX_HEADER_BYTES = 64 << 20  # the largest vocabularies take a quarter of it
 StageProgress = Callable[[str, int, int, str], None]
@@ -262,16 +263,18 @@ async def _warm_up(
     host: Host, device: Device, context: int, progress: StageProgress
 ) -> tuple[int, float] | None:
     """Run every plan once: drivers finish their compilation at the first dispatch. What it writes
-    into KV block 0 is never read, as no sequence owns it yet. On a device with large chunks,
-    returns the tokens of one and the seconds it took."""
+    into KV block 0 is never read, as no sequence owns it yet. On a device that takes no time for a
+    whole chunk, returns the tokens of one and the seconds it took."""
     device.write(STEP, StepRecord(position=0, num_tokens=1).pack())
     await device.run([PREFILL, HEAD], 1, 1, 0, 1)
     progress("warmup", 1, 3, "steps")
+    started = host.now()
     await device.run([DECODE], 1, 1, 1, 1)
+    token_seconds = host.now() - started
     progress("warmup", 2, 3, "steps")
     sample = None
     tokens = min(device.traits.chunk, context)
-    if tokens >= LARGE_CHUNK:
+    if tokens >= LARGE_CHUNK or tokens * token_seconds < QUICK_SECONDS:
         device.write(STEP, StepRecord(position=0, num_tokens=tokens).pack())
         await device.run([PREFILL], tokens, 1, 0, 0)
         started = host.now()

@@ -1,30 +1,39 @@
-"""The CPU device: runs every call's NumPy reference. It gives the event loop a turn often."""
+"""The CPU device: runs every call's NumPy reference, or a SIMD kernel that does the same. It gives
+the event loop a turn often."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 from engine.backends.base import Buffer, Progress
+from engine.backends.native import Native, Run
 from engine.ops.state import RING
-from engine.plan import Plan, Tensor, Traits
+from engine.plan import Call, Plan, Tensor, Traits, Weight
 from engine.weights.loading import CARRY, ShardJobs
-from engine.weights.quants import dequantize
+from engine.weights.quants import dequantize, file_bytes
 
 TURN_SECONDS = 0.04
 
 
 class CpuDevice:
-    """Tensors are NumPy arrays; weights are dequantized to f32, the KV pools are f32."""
+    """Tensors are NumPy arrays; the KV pools are f32. Weights are dequantized to f32, unless
+    ``native`` has kernels that take them as they are; these round activations to 16 bits."""
 
-    def __init__(self, chunk: int = 16) -> None:
-        self.traits = Traits(kind="cpu", name="CPU (NumPy)", chunk=chunk)
+    def __init__(self, chunk: int = 16, native: Native | None = None) -> None:
+        self.traits = (
+            Traits(kind="cpu", name="CPU (WebAssembly)", activations="q16", chunk=chunk)
+            if native
+            else Traits(kind="cpu", name="CPU (NumPy)", chunk=chunk)
+        )
+        self._native = native
         self._arrays: dict[str, Any] = {}
         self._labels: dict[str, int] = {}
-        self._plans: dict[str, list[tuple[str, Any, dict[str, Any]]]] = {}
+        self._plans: dict[str, list[tuple[str, Run]]] = {}
         self._tail = b""
         self._turn = 0.0
         self._lock = asyncio.Lock()
@@ -34,18 +43,29 @@ class CpuDevice:
         import numpy as np
 
         for tensor in tensors:
-            dtype = np.uint32 if tensor.dtype == "u32" else np.float32
-            self._arrays[tensor.name] = np.zeros(tensor.shape, dtype)
-            size = self._arrays[tensor.name].nbytes
-            self._labels[tensor.role] = self._labels.get(tensor.role, 0) + size
+            if isinstance(tensor, Weight) and self._keeps(tensor):
+                array = np.zeros(file_bytes(tensor), np.uint8)
+            else:
+                array = np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
+            self._arrays[tensor.name] = array
+            self._labels[tensor.role] = self._labels.get(tensor.role, 0) + array.nbytes
+
+    def _keeps(self, weight: Weight) -> bool:
+        """Whether a weight stays as the file's blocks."""
+        return self._native is not None and self._native.keeps(weight)
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
-        """Dequantize the blocks of a shard, given as bytes or as a JavaScript Uint8Array."""
+        """Dequantize or copy the blocks of a shard: bytes, or a JavaScript Uint8Array."""
+        import numpy as np
+
         data: bytes = shard if isinstance(shard, bytes) else shard.to_bytes()  # type: ignore[attr-defined]
         raw = memoryview(self._tail.rjust(CARRY, b"\0") + data)
         for job in jobs.jobs:
-            values = dequantize(job.quant.name, raw[job.source : job.source + job.nbytes])
-            start = job.first * job.quant.block_size
+            values: Any = np.frombuffer(raw[job.source : job.source + job.nbytes], np.uint8)
+            start = job.first * job.quant.block_bytes
+            if not self._keeps(job.weight):
+                values = dequantize(job.quant.name, values)
+                start = job.first * job.quant.block_size
             self._arrays[job.weight.name].reshape(-1)[start : start + len(values)] = values
             await self._breathe()
         self._tail = bytes(raw[-CARRY:]) if jobs.carry else b""
@@ -54,7 +74,8 @@ class CpuDevice:
         """Nothing is left over: the last shard carries nothing."""
 
     async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
-        """Bind references to arrays; activations of a slot share memory, as on the GPU."""
+        """Bind kernels and references to arrays; activations of a slot share memory, as on the
+        GPU."""
         import numpy as np
 
         sizes: dict[int, int] = {}
@@ -72,11 +93,15 @@ class CpuDevice:
             return memory.view(dtype).reshape(tensor.shape)
 
         for plan in plans:
-            self._plans[plan.name] = [
-                (call.label, call.reference, {arg: array(plan, t) for arg, t in call.args.items()})
-                for call in plan.calls
+            bound = [
+                (call, {arg: array(plan, t) for arg, t in call.args.items()}) for call in plan.calls
             ]
+            self._plans[plan.name] = [(call.label, self._bind(call, args)) for call, args in bound]
         progress(1, 1)
+
+    def _bind(self, call: Call, arrays: Mapping[str, Any]) -> Run:
+        run = self._native.bind(call, arrays) if self._native else None
+        return run or partial(call.reference, arrays)
 
     def write(self, tensor: Tensor, data: Buffer, offset: int = 0) -> None:
         """Copy bytes into an array."""
@@ -92,8 +117,8 @@ class CpuDevice:
         async with self._lock:
             for _ in range(repeat):
                 for name in plans:
-                    for _, reference, args in self._plans[name]:
-                        reference(args)
+                    for _, call in self._plans[name]:
+                        call()
                         await self._breathe()
         if not count:
             return []
@@ -107,16 +132,16 @@ class CpuDevice:
             self._turn = time.monotonic()
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
-        """The array's bytes."""
+        """The array's bytes: of a weight f32 values, or the file's blocks."""
         data: bytes = self._arrays[tensor.name].tobytes()
         return data[offset:][:nbytes]
 
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
         """Time of each kind of call, as one run took it."""
         rows: dict[str, tuple[str, int, float]] = {}
-        for label, reference, args in self._plans[plan]:
+        for label, call in self._plans[plan]:
             started = time.perf_counter()
-            reference(args)
+            call()
             ms = (time.perf_counter() - started) * 1e3
             _, count, total = rows.get(label, (label, 0, 0.0))
             rows[label] = (label, count + 1, total + ms)

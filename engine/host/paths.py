@@ -17,3 +17,4 @@ VENV_PYTHON = VENV_BIN / ("python.exe" if os.name == "nt" else "python")
 LOCK_BUILD = ROOT / "requirements.lock"
 LOCK_TEST = ROOT / "requirements-test.lock"
 LOCK_NODE = ROOT / "requirements-node.lock"
+LOCK_COMPILER = ROOT / "requirements-compiler.lock"

@@ -9,7 +9,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from engine.host import pins, pip
+from engine.host import native, pins, pip
 from engine.host.errors import HostError
 from engine.host.files import CHUNK, file_sha256, fingerprint, tree
 from engine.host.paths import CACHE, ROOT
@@ -101,7 +101,7 @@ def _write_archive(target: Path, members: dict[str, bytes]) -> None:
 
 def engine() -> Path:
     """The engine's own wheel, built anew when a file that goes into it has changed."""
-    inputs = [Path("pyproject.toml"), Path("LICENSE"), *_engine_sources()]
+    inputs = [Path("pyproject.toml"), Path("LICENSE"), native.build(), *_engine_sources()]
     folder = CACHE / "engine" / fingerprint(ROOT, inputs)[:16]
     if not folder.is_dir():
         shutil.rmtree(folder.parent, ignore_errors=True)
@@ -116,7 +116,8 @@ def engine() -> Path:
 
 def _engine_sources() -> list[Path]:
     def shipped(path: Path) -> bool:
-        return not {"__pycache__", "host"} & set(path.relative_to(ROOT / "engine").parts)
+        parts = path.relative_to(ROOT / "engine").parts
+        return path.suffix != ".c" and not {"__pycache__", "host"} & set(parts)
 
     python = [Path("engine") / path for path in tree(ROOT / "engine", shipped)]
     wgsl = [Path("wgsl") / path for path in tree(ROOT / "wgsl")]

@@ -91,6 +91,12 @@ def planes(format: str, shape: tuple[int, ...]) -> tuple[Plane, ...]:
             return (Plane("quants", "array<vec4<f32>>", ceil(count * 4 / 16) * 16),)
 
 
+def file_bytes(weight: Weight) -> int:
+    """Bytes of a weight's blocks in the file."""
+    q = quant(weight.quant)
+    return prod(weight.shape) // q.block_size * q.block_bytes
+
+
 def make_weight(
     name: str, shape: tuple[int, ...], quant_name: str, sources: tuple[str, ...]
 ) -> Weight:
@@ -104,7 +110,7 @@ def make_weight(
     return Weight(name, shape, "f32", "weight", q.name, q.format, sources, planes(q.format, shape))
 
 
-def dequantize(name: str, raw: bytes | memoryview) -> npt.NDArray[Any]:
+def dequantize(name: str, raw: bytes | memoryview | npt.NDArray[Any]) -> npt.NDArray[Any]:
     """File blocks to f32 values, flat; the same numbers as ggml's reference code."""
     import numpy as np
 

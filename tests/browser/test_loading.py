@@ -84,6 +84,18 @@ def test_auto_takes_the_cpu_over_a_software_adapter_and_says_so(
     assert "CPU" in chat.page.locator("body").inner_text()
 
 
+def test_the_cpu_has_kernels_and_without_rounding_computes_by_numpy(open_chat: Open) -> None:
+    ids, memory = [], []
+    for activations, name in (("auto", "CPU (WebAssembly)"), ("f32", "CPU (NumPy)")):
+        chat = open_chat(f"{TINY}&device=cpu&activations={activations}").wait_for("ready")
+        assert chat.status()["device"]["name"] == name
+        memory.append(chat.status()["memory"]["weights"])
+        messages = [{"role": "user", "content": "Where is the rain in the sea?"}]
+        ids.append(chat.complete(messages)["octavo"]["ids"])
+    assert ids[0] == ids[1]
+    assert memory[0] < memory[1] / 3, "the file's blocks, and f32"
+
+
 @pytest.fixture
 def broken(
     tmp_path: Path, plain_chromium: Any

@@ -38,7 +38,7 @@ def test_a_newcomer_without_a_gpu_gets_a_real_answer(open_chat: Open) -> None:
     stats = chat.hook("stats")
     assert float(stats.get_attribute("data-tokens-per-s")) > 0
     assert float(stats.get_attribute("data-ttft-ms")) > 0
-    assert int(stats.get_attribute("data-memory-bytes")) > 98e6
+    assert 96e6 < int(stats.get_attribute("data-memory-bytes")) < 250e6
 
     for prompt in GOLDEN:
         answer = chat.complete(prompt["messages"], max_tokens=48)

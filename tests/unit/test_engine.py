@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine import loader
 from engine.answer import Answer, Delta
 from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
@@ -22,6 +23,12 @@ from tests.native import NativeHost
 
 GOLDEN = ROOT / "tests/golden"
 CHAT = [{"role": "user", "content": "Where is the rain in the sea?"}]
+
+
+@pytest.fixture(autouse=True)
+def no_device_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that count runs must not depend on the machine's speed."""
+    monkeypatch.setattr(loader, "QUICK_SECONDS", 0.0)
 
 
 async def loaded(name: str = "tiny", **host: Any) -> Engine:
@@ -440,6 +447,20 @@ def test_stopping_in_the_rehearsal_leaves_nothing() -> None:
         assert count == 5
         assert engine.status() == {"state": "empty"}
         assert device.memory() == {}
+
+    asyncio.run(run())
+
+
+def test_a_quick_device_rehearses_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        slow = await loaded()
+        monkeypatch.setattr(loader, "QUICK_SECONDS", 1e9)
+        quick = await loaded()
+        assert slow._ready and slow._ready.model.prefill_sample is None
+        assert quick._ready and quick._ready.model.prefill_sample
+        assert quick._ready.scheduler.prefill_pace.size > slow._ready.scheduler.prefill_pace.size
+        ids = golden("tiny")["prompts"][1]["ids"][:9]
+        assert (await chat(quick, CHAT, max_tokens=9)).ids == ids
 
     asyncio.run(run())
 

@@ -1,0 +1,133 @@
+"""SIMD kernels for the CPU device: cpu.c, compiled to WebAssembly and loaded into Pyodide.
+
+The module shares Pyodide's memory, so that kernels take the addresses of NumPy arrays and nothing
+is copied. A call costs about a microsecond beside the kernel's own time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.plan import Call, Weight
+
+LIBRARY = Path(__file__).with_name("cpu.wasm")  # only in the wheel
+QUANTS = ("Q4_0", "Q4_1", "Q8_0")  # as enum Quant in cpu.c
+Run = Callable[[], None]
+
+
+def open_native() -> Native | None:
+    """The kernels, or None where they cannot run: outside of WebAssembly, or without its SIMD."""
+    if sys.platform != "emscripten":
+        return None
+    try:
+        return Native(LIBRARY)
+    except OSError:
+        return None
+
+
+class Native:
+    """Faster implementations of some ops for matrices in the file's own blocks."""
+
+    def __init__(self, library: Path) -> None:
+        import ctypes
+
+        import numpy as np
+
+        self._library = ctypes.CDLL(str(library))
+        self._float = ctypes.c_float
+        self._library.prepare()
+        self._scratch = np.empty(0, np.uint8)
+        self._ops: dict[str, Callable[[Call, Mapping[str, Any]], Run | None]] = {
+            "attention": self._attention,
+            "embed": self._embed,
+            "linear": self._linear,
+            "rope_store": self._rope_store,
+        }
+
+    def keeps(self, weight: Weight) -> bool:
+        """Whether the kernels take this weight as file blocks, (bytes,) u8, and not as f32."""
+        return weight.quant in QUANTS and len(weight.shape) == 2
+
+    def bind(self, call: Call, arrays: Mapping[str, Any]) -> Run | None:
+        """What does the same as ``call.reference(arrays)``; None if there is no kernel for it."""
+        return self._ops[call.op](call, arrays) if call.op in self._ops else None
+
+    def _embed(self, call: Call, a: Mapping[str, Any]) -> Run | None:
+        w = call.args["w"]
+        if not (isinstance(w, Weight) and self.keeps(w)):
+            return None
+        arrays = [a[name] for name in ("step", "tokens", "w", "y")]
+        return Bound(self._library.embed, *arrays, QUANTS.index(w.quant), w.shape[1])
+
+    def _linear(self, call: Call, a: Mapping[str, Any]) -> Run | None:
+        w, y = call.args["w"], call.args["y"]
+        if not (isinstance(w, Weight) and self.keeps(w)):
+            return None
+        (n, k), (capacity, width) = w.shape, y.shape
+        return Bound(
+            self._library.linear,
+            *(a[name] for name in ("step", "x", "w", "y")),
+            self._scratch_of(self._library.linear_scratch(capacity, n, k)),
+            *(QUANTS.index(w.quant), capacity, n, k, n // width),
+            a.get("norm"),
+            self._float(_overrides(call).get("EPS", 0.0)),
+            a.get("bias"),
+            a.get("residual"),
+        )
+
+    def _rope_store(self, call: Call, a: Mapping[str, Any]) -> Run:
+        numbers, (_, kv_heads, _, dim) = _overrides(call), call.args["k_pool"].shape
+        names = ("step", "block_table", "rope", "qkv", "q", "k_pool", "v_pool")
+        sizes = (int(numbers["Q_HEADS"]), kv_heads, dim, int(numbers["HALVES"]))
+        return Bound(self._library.rope_store, *(a[name] for name in names), *sizes)
+
+    def _attention(self, call: Call, a: Mapping[str, Any]) -> Run:
+        numbers, (_, kv_heads, block, dim) = _overrides(call), call.args["k_pool"].shape
+        context = call.args["block_table"].shape[0] * block
+        return Bound(
+            self._library.attention,
+            *(a[name] for name in ("step", "block_table", "q", "k_pool", "v_pool", "y")),
+            self._scratch_of(self._library.attention_scratch(context)),
+            *(int(numbers["Q_HEADS"]), kv_heads, dim),
+            self._float(numbers["SCALE"]),
+        )
+
+    def _scratch_of(self, nbytes: int) -> Any:
+        """Memory that a kernel may use while it runs; most calls share it."""
+        import numpy as np
+
+        if self._scratch.nbytes < nbytes:
+            self._scratch = np.empty(nbytes, np.uint8)
+        return self._scratch
+
+
+class Bound:
+    """A kernel with its arguments: arrays go by address, None as a null pointer. The arrays are
+    kept alive, and must be contiguous."""
+
+    def __init__(self, kernel: Callable[..., object], *arguments: Any) -> None:
+        self._kernel = kernel
+        self._arrays = [a for a in arguments if hasattr(a, "__array_interface__")]
+        self._arguments = [_plain(a) for a in arguments]
+
+    def __call__(self) -> None:
+        self._kernel(*self._arguments)
+
+
+def _plain(argument: Any) -> Any:
+    """An argument as a kernel takes it."""
+    if argument is None:
+        return 0
+    if not hasattr(argument, "__array_interface__"):
+        return argument
+    assert argument.flags.c_contiguous
+    return argument.__array_interface__["data"][0]
+
+
+def _overrides(call: Call) -> Mapping[str, int | float]:
+    """The numbers that an op gave to its shader serve here too."""
+    assert call.shader is not None
+    return call.shader.overrides

@@ -1,0 +1,201 @@
+"""The CPU device's SIMD kernels beside their references; native.mjs runs this in Pyodide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine import ops
+from engine.backends.cpu import CpuDevice
+from engine.backends.native import Native, open_native
+from engine.ops.attention import KVLayout
+from engine.ops.linear import Norm
+from engine.ops.state import STEP, StepRecord
+from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
+from engine.selftest import passes
+from engine.weights.quants import QUANTS, dequantize, file_bytes
+from tests.kernels.cases import numbers, rows, state, weight
+
+KINDS = ("Q4_0", "Q4_1", "Q8_0")
+# (tokens of the step, capacity of the plan, K, N): odd sizes, one row, one token, tile borders.
+SHAPES = [
+    (1, 1, 32, 1),
+    (1, 1, 96, 37),
+    (1, 1, 576, 65),
+    (1, 16, 64, 5),
+    (4, 4, 64, 2),
+    (7, 16, 96, 37),
+    (16, 16, 1536, 64),
+    (65, 80, 32, 71),
+]
+# f32 sums in another order; and where activations are rounded to 16 bits per block of 32.
+TOLERANCE, ROUNDED = 2e-6, 2e-4
+HEADS = [(9, 3, 64, False), (4, 4, 24, True), (14, 2, 16, True), (2, 1, 8, False)]
+
+
+def blocks(kind: str, nbytes: int) -> np.ndarray:
+    """Any file blocks, (nbytes,) u8, with scales around 0.01 of either sign; some are subnormal."""
+    rng = np.random.default_rng(nbytes)
+    count = nbytes // QUANTS[kind].block_bytes
+    raw = rng.integers(0, 256, (count, QUANTS[kind].block_bytes), np.uint8)
+    for start in (0, 2) if kind == "Q4_1" else (0,):
+        scales = (rng.standard_normal((count, 1)) * 0.01).astype(np.float16)
+        scales[::17] = np.float16(3e-6)
+        raw[:, start : start + 2] = scales.view(np.uint8)
+    return raw.reshape(-1)
+
+
+def exact(seed: int, m: int, k: int) -> np.ndarray:
+    """Activations (m, k) f32 that rounding to 16 bits leaves as they are: integers times a power
+    of two, the same in a block, whose peak is the largest integer."""
+    rng = np.random.default_rng(seed)
+    q = rng.integers(-32767, 32768, (m, k // 32, 32))
+    q[..., seed % 32] = rng.choice([-32767, 32767], (m, k // 32))
+    return np.ldexp(q.astype(np.float32), rng.integers(-18, -10, (m, k // 32, 1))).reshape(m, k)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Calls that ``build`` appends to a plan of ``capacity`` tokens, run on ``tokens`` of them from
+    ``position`` on; ``inputs`` are the contents of state tensors, by name."""
+
+    name: str
+    build: Callable[[PlanBuilder], object]
+    inputs: Mapping[str, np.ndarray]
+    capacity: int = 1
+    tokens: int = 1
+    position: int = 0
+    tolerance: float = TOLERANCE
+
+    def error(self, native: Native) -> float:
+        """The largest difference between kernels and references over all that the calls write,
+        relative to the largest value; infinite if a call has no kernel or a number is not finite.
+        """
+        b = PlanBuilder("case", Traits("cpu"), self.capacity)
+        self.build(b)
+        step = StepRecord(self.position, self.tokens).pack()
+        held: dict[str, Any] = {STEP.name: np.frombuffer(step, np.uint32)}
+        return max(self._error(native, call, held) for call in b.build().calls)
+
+    def _error(self, native: Native, call: Call, held: dict[str, Any]) -> float:
+        want, got = {}, {}
+        for arg, tensor in call.args.items():
+            if tensor.name not in held:
+                held[tensor.name] = self._initial(tensor, native)
+            want[arg] = got[arg] = held[tensor.name]
+            if isinstance(tensor, Weight) and native.keeps(tensor):
+                want[arg] = dequantize(tensor.quant, got[arg]).reshape(tensor.shape)
+        got |= {arg: got[arg].copy() for arg in call.writes}
+        run = native.bind(call, got)
+        if not run:
+            return float("inf")
+        call.reference(want)
+        run()
+        return max(_difference(got[arg], want[arg]) for arg in call.writes)
+
+    def _initial(self, tensor: Tensor, native: Native) -> np.ndarray:
+        if tensor.name in self.inputs:
+            return self.inputs[tensor.name].copy()
+        if isinstance(tensor, Weight):
+            if native.keeps(tensor):
+                return blocks(tensor.quant, file_bytes(tensor))
+            return numbers(len(tensor.name), *tensor.shape)
+        return np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
+
+
+def _difference(got: np.ndarray, want: np.ndarray) -> float:
+    known = ~np.isnan(want)  # in a pool, what nobody wrote
+    if not np.isfinite(got[known]).all() or not np.isnan(got[~known]).all():
+        return float("inf")
+    scale = max(float(np.abs(want[known]).max()), 1e-6)
+    return float(np.abs(got[known].astype(np.float64) - want[known]).max()) / scale
+
+
+def cases() -> Iterator[Case]:
+    """All cases."""
+    for kind in KINDS:
+        for tokens, capacity, k, n in SHAPES:
+            yield Case(
+                f"linear {kind} {n}x{k}, {tokens} of {capacity} tokens",
+                lambda b, k=k, n=n, c=capacity, kind=kind: ops.linear(
+                    b, state("x", c, k), weight("w", n, k, quant=kind)
+                ),
+                {"x": rows(exact(k, tokens, k), capacity)},
+                capacity,
+                tokens,
+            )
+        for tokens in (1, 6):
+            yield fused(kind, tokens)
+            yield Case(
+                f"gated {kind}, {tokens} tokens",
+                lambda b, m=tokens, kind=kind: ops.gated_linear(
+                    b, state("x", m, 64), weight("w", 52, 64, quant=kind)
+                ),
+                {"x": exact(1, tokens, 64) * 30},  # beyond where e^x overflows
+                tokens,
+                tokens,
+            )
+        yield Case(
+            f"embed {kind}",
+            lambda b, kind=kind: ops.embed(
+                b, state("tokens", 61, dtype="u32"), weight("w", 61, 96, quant=kind)
+            ),
+            {"tokens": np.random.default_rng(0).permutation(61).astype(np.uint32)},
+            61,
+            60,
+        )
+    yield Case(
+        "linear of zeros",
+        lambda b: ops.linear(b, state("x", 1, 64), weight("w", 8, 64, quant="Q4_1")),
+        {"x": np.zeros((1, 64), np.float32)},
+    )
+    for q_heads, kv_heads, dim, halves in HEADS:
+        for tokens, position in ((1, 0), (1, 100), (7, 0), (7, 43)):
+            kv = KVLayout(8, 128, q_heads, kv_heads, dim, dim**-0.5, halves)
+            yield attention(kv, tokens, position)
+
+
+def fused(kind: str, tokens: int) -> Case:
+    """Norm, bias and residual around a linear layer."""
+
+    def build(b: PlanBuilder) -> None:
+        x, residual = state("x", tokens, 96), state("residual", tokens, 41)
+        norm, w = Norm(weight("gain", 96), 1e-5), weight("w", 41, 96, quant=kind)
+        ops.linear(b, x, w, norm=norm, bias=weight("bias", 41), residual=residual)
+
+    inputs = {"x": numbers(1, tokens, 96), "residual": numbers(2, tokens, 41)}
+    name = f"fused {kind}, {tokens} tokens"
+    return Case(name, build, inputs, tokens, tokens, tolerance=ROUNDED)
+
+
+def attention(kv: KVLayout, tokens: int, position: int) -> Case:
+    """Attention over a scattered block table; what lies behind the sequence is not a number."""
+    qkv = numbers(1, tokens, (kv.q_heads + 2 * kv.kv_heads) * kv.head_dim)
+    table = np.random.default_rng(2).permutation(kv.max_blocks).astype(np.uint32)
+    inputs = {"qkv": qkv, kv.block_table.name: table, kv.rope.name: numbers(3, *kv.rope.shape)}
+    for which in "kv":
+        pool = np.full(kv.pool(which, 0).shape, np.nan, np.float32)
+        for i in range(position):
+            pool[table[i // 16], :, i % 16] = numbers(i, kv.kv_heads, kv.head_dim)
+        inputs[kv.pool(which, 0).name] = pool
+    return Case(
+        f"attention of {kv.q_heads}/{kv.kv_heads} heads of {kv.head_dim}, {tokens} at {position}",
+        lambda b: ops.attention(b, state("qkv", *qkv.shape), kv, 0),
+        inputs,
+        tokens,
+        tokens,
+        position,
+    )
+
+
+async def main() -> str:
+    """JSON: the errors by case, and whether a device with kernels passes the self-test."""
+    native = open_native()
+    assert native
+    errors = {case.name: case.error(native) for case in cases()}
+    golden = [await passes(CpuDevice(chunk, native)) for chunk in (16, 5)]
+    return json.dumps({"errors": errors, "golden": golden})
