@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -161,7 +160,7 @@ class Run:
     ) -> AsyncGenerator[Delta, None]:
         """Commit sampled ids burst by burst, with the next bursts already under way."""
         self._position = len(self._session.tokens)
-        flying: deque[tuple[int, asyncio.Task[list[int]]]] = deque()
+        flying: deque[tuple[int, Awaitable[list[int]]]] = deque()
         ids = [first]
         try:
             while True:
@@ -176,17 +175,17 @@ class Run:
                 self._launch(flying, limit)
                 if not flying:
                     return
-                steps, task = flying.popleft()
-                ids = await self._wait(task)
+                steps, run = flying.popleft()
+                ids = await self._wait(run)
                 now = self._now()
                 self._scheduler.decode_pace.measured(steps, now - self._last_token)
                 self._last_token = now
         finally:
             # Nothing may be left in flight: the next run writes the same state.
-            for _, task in flying:
-                await self._wait(task)
+            for _, run in flying:
+                await self._wait(run)
 
-    def _launch(self, flying: deque[tuple[int, asyncio.Task[list[int]]]], limit: int) -> None:
+    def _launch(self, flying: deque[tuple[int, Awaitable[list[int]]]], limit: int) -> None:
         """Submit bursts until enough are in flight or all tokens are on their way."""
         while len(flying) < self._scheduler.depth:
             on_their_way = sum(steps for steps, _ in flying)
@@ -196,7 +195,7 @@ class Run:
                 return
             self._reserve(step.start + step.num_steps)
             run = self._device.run([DECODE], 1, step.num_steps, self._num_sampled, step.num_steps)
-            flying.append((step.num_steps, asyncio.ensure_future(run)))
+            flying.append((step.num_steps, run))
             self._position += step.num_steps
             self._num_sampled += step.num_steps
 

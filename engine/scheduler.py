@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.session import Session
 
 PREFILL_SECONDS = 0.05  # stop is heard between chunks
-DECODE_SECONDS = 0.015  # and between bursts, of which two are in flight
+DECODE_SECONDS = 0.02  # and between bursts, of which two are in flight
 SMALLEST_CHUNK = 4  # the kernels without barriers take tokens by four
 MAX_BURST = 32
 

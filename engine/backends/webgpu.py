@@ -92,7 +92,9 @@ class WebGpuDevice:
         self, plans: Sequence[str], tokens: int, repeat: int, first: int, count: int
     ) -> Awaitable[list[int]]:
         """Replay plans. They are submitted at once; only the ids are waited for."""
-        return _ids(self._gpu.run(",".join(plans), tokens, repeat, first, count))
+        promise = self._gpu.run(",".join(plans), tokens, repeat, first, count)
+        ids: Awaitable[list[int]] = promise.then(_ids)
+        return ids
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         """Read a buffer back; of a weight, its first plane."""
@@ -127,5 +129,5 @@ class WebGpuDevice:
         self._gpu.clear()
 
 
-async def _ids(promise: Any) -> list[int]:
-    return list((await promise).to_py())
+def _ids(sampled: Any) -> list[int]:
+    return list(sampled.to_py())
