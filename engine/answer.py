@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -160,7 +161,7 @@ class Run:
     ) -> AsyncGenerator[Delta, None]:
         """Commit sampled ids burst by burst, with the next bursts already under way."""
         self._position = len(self._session.tokens)
-        flying: deque[tuple[int, Awaitable[list[int]]]] = deque()
+        flying: deque[tuple[int, asyncio.Future[list[int]]]] = deque()
         ids = [first]
         try:
             while True:
@@ -185,7 +186,7 @@ class Run:
             for _, run in flying:
                 await self._wait(run)
 
-    def _launch(self, flying: deque[tuple[int, Awaitable[list[int]]]], limit: int) -> None:
+    def _launch(self, flying: deque[tuple[int, asyncio.Future[list[int]]]], limit: int) -> None:
         """Submit bursts until enough are in flight or all tokens are on their way."""
         while len(flying) < self._scheduler.depth:
             on_their_way = sum(steps for steps, _ in flying)
@@ -195,7 +196,7 @@ class Run:
                 return
             self._reserve(step.start + step.num_steps)
             run = self._device.run([DECODE], 1, step.num_steps, self._num_sampled, step.num_steps)
-            flying.append((step.num_steps, run))
+            flying.append((step.num_steps, asyncio.ensure_future(run)))
             self._position += step.num_steps
             self._num_sampled += step.num_steps
 
