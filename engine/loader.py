@@ -143,10 +143,11 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             plans = {name: plan.varied(choices) for name, plan in plans.items()}
         await device.allocate(persistent_tensors(plans.values()).values())
         device.write(kv.rope, rope_table(model.config, context))
+        # In this order, as each begins with work for this thread; then all three mostly wait.
         _, encoder, _ = await _together(
-            _upload(host, device, gguf, manifest, list(plans.values()), first, progress),
-            host.open_tokenizer(tokenizer),
             device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),
+            host.open_tokenizer(tokenizer),
+            _upload(host, device, gguf, manifest, list(plans.values()), first, progress),
         )
         sample = await _warm_up(host, device, context, progress)
         table = token_bytes(gguf.metadata)
@@ -243,6 +244,7 @@ async def _upload(
     """All shards, in order; the next one is read while the device takes this one."""
     jobs = shard_jobs(gguf, weights_of(plans), manifest.shard_sizes)
     done = 0
+    progress("weights", 0, manifest.size, "bytes")
     shard = first
     for index, size in enumerate(manifest.shard_sizes):
         more = index + 1 < len(manifest.shard_sizes)

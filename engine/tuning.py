@@ -29,10 +29,10 @@ LARGEST_BYTES = 96 << 20  # of a call's tensors; a larger product is bound by me
 COPIES_BYTES = 128 << 20  # of a weight: calls take turns on copies that no cache holds together
 MOST_COPIES = 32
 SLICE_SECONDS = 0.005  # of one measurement: timestamps may come in steps of 0.1 ms
-KEY_SECONDS = 0.12  # for all variants of a call
+KEY_SECONDS = 0.08  # for all variants of a call
 WARM_SECONDS = 0.2  # of work that gets no faster: then a GPU that was idle has clocked up
 CLEARLY = 0.95  # of the first variant's time
-SAMPLE = 1 << 14  # values compared at the beginning and at the end of a result
+SAMPLE = 1 << 11  # values compared at the beginning and at the end of a result
 TOLERANCE = 2e-3  # of the largest value
 POSITION = 1024  # of the step that is measured, in a context that long
 PATTERN = 1 << 14  # made-up values before they repeat
@@ -115,9 +115,12 @@ async def measure(
     """Time the variants of all calls whose key is not ``known``, until ``budget`` seconds are
     over. A call with a variant that this device cannot run is left as it is. Whatever was on the
     device is freed."""
-    calls = {c.key: (c, p.tokens) for p in plans for c in p.calls if len(c.variants) > 1}
+    # What every token takes comes first, in case that time runs out.
+    by_tokens = sorted(plans, key=lambda plan: plan.tokens)
+    calls = {c.key: (c, p.tokens) for p in by_tokens for c in p.calls if len(c.variants) > 1}
     calls = {k: v for k, v in calls.items() if k not in known and _nbytes(v[0]) <= LARGEST_BYTES}
     started = now()
+    device.prepare([call.varied(name) for call, _ in calls.values() for name in call.variants])
     timings: list[Timing] = []
     for i, (call, tokens) in enumerate(calls.values()):
         if now() - started > budget:

@@ -34,6 +34,7 @@ import {
  * @typedef {object} Load
  * @property {number} seconds
  * @property {Record<string, number>} stages seconds from the start to the end of each
+ * @property {number} uploading seconds from the start until the weights began to come
  * @property {LoadResult} result
  */
 
@@ -222,22 +223,22 @@ async function loadWith(client, options, kind) {
   const started = performance.now();
   /** @type {Record<string, number>} */
   const stages = {};
+  let uploading = 0;
   const result = await client.load(options, ({ stage }) => {
     stages[stage] = secondsSince(started);
+    if (stage === "weights") uploading ||= stages.weights;
   });
-  return { client, seconds: secondsSince(started), stages, result };
+  return { client, seconds: secondsSince(started), stages, uploading, result };
 }
 
 /**
  * @param {string} kind
  * @param {Load} load
  */
-function loadRows(kind, { seconds, stages, result }) {
+function loadRows(kind, { seconds, stages, uploading, result }) {
   const ends = Object.entries(stages).map(([stage, end]) => `${stage} ${end.toFixed(2)}`);
   add(`load_${kind}_s`, `load, ${kind}`, seconds, "s", `ended at: ${ends.join(", ")}`);
-  const uploading = stages.weights - stages.device;
-  if (!(uploading > 0)) return;
-  const rate = result.model.bytes / 1e6 / uploading;
+  const rate = result.model.bytes / 1e6 / (stages.weights - uploading);
   add(`weights_${kind}_mb_per_s`, `weights onto the device, ${kind}`, rate, "MB/s");
 }
 

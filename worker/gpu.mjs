@@ -217,6 +217,13 @@ export class Gpu {
     }
   }
 
+  /** Starts to compile pipelines that will be asked for: they take their time in parallel.
+   * @param {string} json Wire, of which the plans do not matter */
+  prepare(json) {
+    const wire = /** @type {Wire} */ (JSON.parse(json));
+    for (const p of wire.pipelines) this.pipeline(wire.modules[p.code], p).catch(() => {});
+  }
+
   /** Throws if the buffers of `epoch` are gone. @param {number} epoch */
   checkEpoch(epoch) {
     if (epoch !== this.epoch) throw new GpuError("request.cancelled", "The model was unloaded.");

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from engine.plan import Plan, Tensor, Traits, Weight
+from engine.plan import Call, Plan, Tensor, Traits, Weight
 from engine.weights.loading import ShardJobs
 
 Progress = Callable[[int, int], None]
@@ -27,6 +27,10 @@ class Device(Protocol):
 
     def finish_upload(self) -> None:
         """All shards have come: free what only uploading needed."""
+        ...
+
+    def prepare(self, calls: Sequence[Call]) -> None:
+        """Begin to compile kernels that plans will have, before there are buffers."""
         ...
 
     async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:

@@ -73,6 +73,9 @@ class CpuDevice:
     def finish_upload(self) -> None:
         """Nothing is left over: the last shard carries nothing."""
 
+    def prepare(self, calls: Sequence[Call]) -> None:
+        """Nothing is compiled here."""
+
     async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
         """Bind kernels and references to arrays; activations of a slot share memory, as on the
         GPU."""

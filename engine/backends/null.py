@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from engine.backends.base import Buffer, Progress
-from engine.plan import Plan, Tensor, Traits
+from engine.plan import Call, Plan, Tensor, Traits
 from engine.weights.loading import ShardJobs
 
 
@@ -29,6 +29,9 @@ class NullDevice:
 
     def finish_upload(self) -> None:
         """Nothing was kept."""
+
+    def prepare(self, calls: Sequence[Call]) -> None:
+        """Nothing is compiled here."""
 
     async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
         """Remember the plans."""

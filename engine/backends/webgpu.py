@@ -10,7 +10,7 @@ from engine.backends.base import Buffer, Progress
 from engine.backends.wire import plans_to_wire, shader_to_wire, slots_to_wire, tensors_to_wire
 from engine.config import Activations
 from engine.errors import OctavoError
-from engine.plan import Plan, Tensor, Traits, Weight
+from engine.plan import Call, Plan, Tensor, Traits, Weight
 from engine.weights.loading import ShardJobs, repack_kernels
 
 # Fewer lanes than this gain nothing over workgroup memory.
@@ -76,6 +76,10 @@ class WebGpuDevice:
     def finish_upload(self) -> None:
         """Free the staging buffers."""
         self._gpu.finishUpload()
+
+    def prepare(self, calls: Sequence[Call]) -> None:
+        """Begin to compile pipelines."""
+        self._gpu.prepare(json.dumps(plans_to_wire([Plan("", tuple(calls), {}, ())])))
 
     async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
         """Compile all pipelines."""
