@@ -12,7 +12,7 @@ import math
 import random
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
@@ -26,11 +26,13 @@ from engine.shaders import fingerprint
 
 BUDGET_SECONDS = 2.0  # of a load
 LARGEST_BYTES = 96 << 20  # of a call's tensors; a larger product is bound by memory in any variant
-COPIES_BYTES = 128 << 20  # of a weight: calls take turns on copies that no cache holds together
-MOST_COPIES = 32
+COPIES_BYTES = 64 << 20  # of a weight: calls take turns on copies that no cache holds together
+MOST_COPIES = 16
 SLICE_SECONDS = 0.005  # of one measurement: timestamps may come in steps of 0.1 ms
 KEY_SECONDS = 0.08  # for all variants of a call
-WARM_SECONDS = 0.2  # of work that gets no faster: then a GPU that was idle has clocked up
+WARM_SECONDS = 0.8  # at most, until a GPU that was idle has clocked up
+WARM_SLICE_SECONDS = 0.05  # without a pause
+STILL = 3  # slices that are not clearly faster
 CLEARLY = 0.95  # of the first variant's time
 SAMPLE = 1 << 11  # values compared at the beginning and at the end of a result
 TOLERANCE = 2e-3  # of the largest value
@@ -118,22 +120,35 @@ async def measure(
     # What every token takes comes first, in case that time runs out.
     by_tokens = sorted(plans, key=lambda plan: plan.tokens)
     calls = {c.key: (c, p.tokens) for p in by_tokens for c in p.calls if len(c.variants) > 1}
-    calls = {k: v for k, v in calls.items() if k not in known and _nbytes(v[0]) <= LARGEST_BYTES}
+    calls = {
+        key: (_apart(call), tokens)
+        for key, (call, tokens) in calls.items()
+        if key not in known and _nbytes(call) <= LARGEST_BYTES
+    }
+    if not calls:
+        return []
     started = now()
     device.prepare([call.varied(name) for call, _ in calls.values() for name in call.variants])
-    timings: list[Timing] = []
+    heaviest, most = max(calls.values(), key=lambda c: c[1] * _nbytes(c[0]))
+    timings: list[Timing] = await _tried(device, _warm_up(device, heaviest, most, now))
     for i, (call, tokens) in enumerate(calls.values()):
         if now() - started > budget:
             break
-        try:
-            timings += await _measure_call(device, _apart(call), tokens, now, not timings)
-        except Exception as error:
-            if as_octavo_error(error).code == "gpu.lost":
-                raise
-        finally:
-            device.close()
+        timings += await _tried(device, _measure_call(device, call, tokens, now))
         progress(i + 1, len(calls))
     return timings
+
+
+async def _tried(device: Device, work: Awaitable[list[Timing]]) -> list[Timing]:
+    """The outcome, or nothing if the device cannot do it; either way the device is empty again."""
+    try:
+        return await work
+    except Exception as error:
+        if as_octavo_error(error).code == "gpu.lost":
+            raise
+        return []
+    finally:
+        device.close()
 
 
 def _nbytes(call: Call) -> int:
@@ -162,7 +177,7 @@ def _copies(call: Call) -> list[Call]:
 
 
 async def _measure_call(
-    device: Device, call: Call, tokens: int, now: Callable[[], float], cold: bool
+    device: Device, call: Call, tokens: int, now: Callable[[], float]
 ) -> list[Timing]:
     once, timed = dict[str, Plan](), dict[str, Plan]()
     for i, name in enumerate(call.variants):
@@ -170,15 +185,12 @@ async def _measure_call(
         once[name] = Plan(f"once.{i}", calls[:1], {}, (), tokens)
         timed[name] = Plan(f"timed.{i}", calls, {}, (), tokens)
     await device.allocate(persistent_tensors(timed.values()).values())
-    for tensor in call.args.values():
-        _fill(device, tensor, call, tokens)
+    _fill_all(device, call, tokens)
     await device.compile([*once.values(), *timed.values()], lambda *_: None)
 
     results = {name: await _result(device, call, plan) for name, plan in once.items()}
     first = next(iter(results.values()))
     best: dict[str, float] = {}
-    if cold:
-        await _warm_up(device, next(iter(timed.values())), now)
     started = now()
     while not best or now() - started < KEY_SECONDS:
         for name, plan in timed.items():
@@ -190,14 +202,22 @@ async def _measure_call(
     ]
 
 
-async def _warm_up(device: Device, plan: Plan, now: Callable[[], float]) -> None:
-    """Work until it gets no faster: the clock of an idle GPU takes its time to come up."""
-    best = await _seconds(device, plan, None)
-    since = now()
-    while now() - since < WARM_SECONDS:
-        seconds = await _seconds(device, plan, best)
-        if seconds < CLEARLY * best:
-            best, since = seconds, now()
+async def _warm_up(
+    device: Device, call: Call, tokens: int, now: Callable[[], float]
+) -> list[Timing]:
+    """Work without a pause until it gets no faster: an idle GPU's clock takes its time to come
+    up, and does not while there is little to do."""
+    plan = Plan("warm", (call,), {}, (), tokens)
+    await device.allocate(persistent_tensors([plan]).values())
+    _fill_all(device, call, tokens)
+    await device.compile([plan], lambda *_: None)
+    started, best, still, repeat = now(), math.inf, 0, 1
+    while still < STILL and now() - started < WARM_SECONDS:
+        seconds = max(await device.time(plan.name, tokens, repeat), 1e-9) / repeat
+        still = 0 if seconds < CLEARLY * best else still + 1
+        best = min(best, seconds)
+        repeat = math.ceil(WARM_SLICE_SECONDS / best)
+    return []
 
 
 async def _seconds(device: Device, plan: Plan, guess: float | None) -> float:
@@ -234,8 +254,13 @@ def _same(got: Sequence[float], want: Sequence[float]) -> bool:
     return worst <= TOLERANCE * scale  # false for what is not a number
 
 
+def _fill_all(device: Device, call: Call, tokens: int) -> None:
+    """Made-up contents for all that a call reads, the same every time."""
+    for tensor in call.args.values():
+        _fill(device, tensor, call, tokens)
+
+
 def _fill(device: Device, tensor: Tensor, call: Call, tokens: int) -> None:
-    """Made-up contents, the same every time."""
     if tensor == STEP:
         table = call.args.get("block_table")
         room = table.shape[0] * KV_BLOCK - tokens if table else 0

@@ -151,7 +151,7 @@ def _team(b: PlanBuilder, layer: _Layer) -> Call:
     half = not subgroup or (layer.parts == 2 and layer.rows >= FEW_ROWS)
     team = min(widest, 16) if half else widest
     rule = (team, 4 if layer.rows >= MANY_ROWS and layer.parts == 1 else 2)
-    teams = [t for t in (widest, widest // 2, widest // 4) if t]
+    teams = [t for t in (widest, widest // 2) if t]
 
     def variant(team: int, rows: int) -> Variant:
         grid = Grid.rows(ceil(layer.rows / (workgroup // team * rows)))

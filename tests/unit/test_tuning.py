@@ -35,6 +35,7 @@ class FakeDevice(NullDevice):
         self.fast, self.wrong, self.broken = fast, wrong, broken
         self.clock = 0.0
         self.compiled: list[str] = []
+        self.warm = False
         self._last = ""
 
     async def compile(self, plans: Sequence[Plan], progress: object) -> None:  # type: ignore[override]
@@ -57,6 +58,7 @@ class FakeDevice(NullDevice):
     async def time(self, plan: str, tokens: int, repeat: int) -> float:
         calls = self.plans[plan].calls
         each = 1e-5 if self._is(self.plans[plan], self.fast) else 1e-4
+        self.warm |= plan == "warm"
         self.clock += each * repeat * len(calls)
         return each * repeat * len(calls)
 
@@ -87,7 +89,9 @@ FAST = "16 lanes, 4 rows"
 
 
 def test_the_fastest_is_chosen_if_it_is_right() -> None:
-    timings = measured(FakeDevice(fast=FAST))
+    device = FakeDevice(fast=FAST)
+    timings = measured(device)
+    assert device.warm
     chosen = choose(timings)
     teams = {t.key for t in timings if t.label.startswith("linear_team")}
     assert teams
@@ -119,6 +123,8 @@ def test_what_is_known_is_not_measured_and_the_budget_holds() -> None:
 
 
 def test_a_kernel_that_cannot_be_compiled_keeps_its_rule() -> None:
+    heaviest = FakeDevice(fast=FAST, broken="attention_tile")  # what the warm-up runs
+    assert measured(heaviest)
     device = FakeDevice(fast=FAST, broken="linear_tile_int")
     labels = {t.label.split()[0] for t in measured(device)}
     assert "linear_tile_int" not in labels
