@@ -24,7 +24,7 @@ from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, Plan, Tensor, Weight, plane_name
 from engine.shaders import fingerprint
 
-BUDGET_SECONDS = 2.0  # of a load
+BUDGET_SECONDS = 2.0  # of a load, after the warm-up
 LARGEST_BYTES = 96 << 20  # of a call's tensors; a larger product is bound by memory in any variant
 COPIES_BYTES = 64 << 20  # of a weight: calls take turns on copies that no cache holds together
 MOST_COPIES = 16
@@ -127,10 +127,10 @@ async def measure(
     }
     if not calls:
         return []
-    started = now()
     device.prepare([call.varied(name) for call, _ in calls.values() for name in call.variants])
     heaviest, most = max(calls.values(), key=lambda c: c[1] * _nbytes(c[0]))
     timings: list[Timing] = await _tried(device, _warm_up(device, heaviest, most, now))
+    started = now()
     for i, (call, tokens) in enumerate(calls.values()):
         if now() - started > budget:
             break
