@@ -94,7 +94,7 @@ class Engine:
         should be no slower than a second."""
         model = ready.model
         with suppress(OctavoError):  # a template may want other messages than this one
-            ids = await model.encode([{"role": "user", "content": "Hello"}])
+            ids = await model.prompts.encode([{"role": "user", "content": "Hello"}])
             if model.prefill_sample and len(ids) < model.context:
                 run = self._run(ready, GenerateConfig(max_tokens=2), model.special.eos)
                 async for _ in run.deltas(ids, lambda: False):
@@ -115,7 +115,7 @@ class Engine:
         template.invalid, or gpu.lost for a second loss. However it ends, nothing is left running
         on the device.
         """
-        return self._answer(lambda model: model.encode(messages), config)
+        return self._answer(lambda model: model.prompts.encode(messages), config)
 
     def complete(
         self, ids: list[int], config: GenerateConfig

@@ -18,9 +18,10 @@ from engine.models.plans import DECODE, HEAD, PREFILL, build_plans, rope_table
 from engine.ops.attention import KV_BLOCK, KVLayout
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Plan
+from engine.prompt import Prompts
 from engine.tokenizer import Encoder
 from engine.tokenizer.decoder import token_bytes
-from engine.tokenizer.spec import SpecialTokens, special_ids, tokenizer_json
+from engine.tokenizer.spec import SpecialTokens, control_texts, special_ids, tokenizer_json
 from engine.tuning import Timing, tune
 from engine.weights.gguf import GGUF, HeaderIncomplete, read_header
 from engine.weights.loading import shard_jobs
@@ -85,20 +86,12 @@ class LoadedModel:
     pool: BlockPool
     plans: Mapping[str, Plan]
     encoder: Encoder
-    template: ChatTemplate
+    prompts: Prompts
     special: SpecialTokens
     token_bytes: list[bytes]
     file_bytes: int
     prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
     timings: list[Timing]  # of kernel variants, measured in this load
-
-    async def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids of a conversation, ready for the assistant's turn."""
-        text = self.template.render(messages)
-        ids = await self.encoder.encode(text)
-        if self.special.add_bos and self.special.bos is not None and ids[:1] != [self.special.bos]:
-            ids = [self.special.bos, *ids]
-        return ids
 
     def close(self) -> None:
         """Free the device's buffers and the tokenizer."""
@@ -155,6 +148,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         tokens: list[str] = gguf.metadata["tokenizer.ggml.tokens"]
         bos = tokens[special.bos] if special.bos is not None else ""
         eos = tokens[min(special.eos)] if special.eos else ""
+        template = ChatTemplate(gguf.metadata.get("tokenizer.chat_template"), bos, eos)
         return LoadedModel(
             name=manifest.name or model.config.name,
             config=model.config,
@@ -165,7 +159,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             pool=BlockPool(num_blocks),
             plans=plans,
             encoder=encoder,
-            template=ChatTemplate(gguf.metadata.get("tokenizer.chat_template"), bos, eos),
+            prompts=Prompts(template, encoder, special, control_texts(gguf.metadata)),
             special=special,
             token_bytes=table,
             file_bytes=manifest.size,

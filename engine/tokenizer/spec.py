@@ -126,6 +126,12 @@ def tokenizer_json(metadata: dict[str, Any]) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
+def control_texts(metadata: dict[str, Any]) -> list[str]:
+    """What the control tokens look like in a text."""
+    vocabulary = read_vocabulary(metadata)
+    return [vocabulary.tokens[index] for index in vocabulary.of_type(CONTROL)]
+
+
 def special_ids(metadata: dict[str, Any]) -> SpecialTokens:
     """The special token ids; raises gguf.invalid when one is outside the vocabulary."""
     vocabulary = read_vocabulary(metadata)
