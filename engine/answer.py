@@ -107,6 +107,14 @@ class Run:
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one, ``answer`` is complete."""
+        try:
+            async with aclosing(self._deltas(ids, stopped)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._session.release()
+
+    async def _deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         started, answer = self._started, self.answer
         answer.prompt_tokens = len(ids)
         cached = self._session.prompt(ids + answer.ids)

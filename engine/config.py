@@ -15,7 +15,8 @@ DEFAULT_CONTEXT = 2048  # tokens
 
 @dataclass(frozen=True)
 class LoadConfig:
-    """How to load a model: its manifest's address, the device, the context in tokens, whether
+    """How to load a model: its manifest's address, the device, the context in tokens, the tokens
+    that the KV cache has room for in all conversations together (None: one context), whether
     activations may be rounded to integers (auto: to 15 bits, where only that is fast enough), and
     whether kernel variants are measured (None: on a real GPU, those not measured before; true:
     all of them, however long it takes)."""
@@ -25,6 +26,7 @@ class LoadConfig:
     context: int = DEFAULT_CONTEXT
     activations: Activations = "auto"
     tune: bool | None = None
+    kv_tokens: int | None = None
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> LoadConfig:
@@ -37,6 +39,7 @@ class LoadConfig:
                 Activations, _one_of(message, "activations", ("auto", "f32", "q16", "q8"))
             ),
             tune=_switch(message, "tune"),
+            kv_tokens=_optional(message, "kv_tokens", 16, 1 << 20),
         )
 
 
@@ -52,9 +55,7 @@ class GenerateConfig:
     def from_wire(cls, message: Mapping[str, Any]) -> GenerateConfig:
         """Check the fields of a ``generate`` request."""
         temperature = _temperature(message)
-        limit = message.get("max_tokens")
-        if limit is not None:
-            limit = _integer(message, "max_tokens", 1, 1, 1 << 20)
+        limit = _optional(message, "max_tokens", 1, 1 << 20)
         return cls(temperature, limit, _integer(message, "seed", 0, 0, 2**32 - 1))
 
 
@@ -125,6 +126,10 @@ def _switch(message: Mapping[str, Any], field: str) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
     raise _invalid(field, "true or false", value)
+
+
+def _optional(message: Mapping[str, Any], field: str, low: int, high: int) -> int | None:
+    return None if message.get(field) is None else _integer(message, field, low, low, high)
 
 
 def _integer(message: Mapping[str, Any], field: str, default: int, low: int, high: int) -> int:

@@ -22,19 +22,18 @@ State = Literal["empty", "loading", "ready", "generating"]
 
 @dataclass(frozen=True)
 class _Ready:
-    """A loaded model with its conversation and the pace of its device."""
+    """A loaded model with the pace of its device."""
 
     model: LoadedModel
-    session: Session
     scheduler: Scheduler
 
     @classmethod
     def of(cls, model: LoadedModel) -> _Ready:
-        """A new conversation on a model."""
+        """A model that was just loaded."""
         scheduler = Scheduler(model.device.traits.chunk, model.context)
         if model.prefill_sample:
             scheduler.prefill_pace.measured(*model.prefill_sample)
-        return cls(model, Session(model.pool), scheduler)
+        return cls(model, scheduler)
 
 
 class Engine:
@@ -99,10 +98,11 @@ class Engine:
                 run = self._run(ready, GenerateConfig(max_tokens=2), model.special.eos)
                 async for _ in run.deltas(ids, lambda: False):
                     pass
-        ready.session.reset()
+        model.pool.forget()
 
     def _run(self, ready: _Ready, config: GenerateConfig, ends: frozenset[int]) -> Run:
-        return Run(ready.model, ready.session, ready.scheduler, config, self._host, ends)
+        session = Session(ready.model.pool)
+        return Run(ready.model, session, ready.scheduler, config, self._host, ends)
 
     def generate(
         self, messages: list[dict[str, str]], config: GenerateConfig
@@ -155,7 +155,7 @@ class Engine:
                         raise
                     healed = True
                     ready = await self._heal(model)
-                    run.move(ready.model, ready.session, ready.scheduler)
+                    run.move(ready.model, Session(ready.model.pool), ready.scheduler)
         finally:
             self._end()
         yield run.answer
@@ -172,11 +172,11 @@ class Engine:
     async def measure(self, sizes: MeasureConfig) -> dict[str, Any]:
         """Speed of the loaded model: see ``Bench.measure``. Forgets the conversation."""
         ready = await self._begin()
-        bench = Bench(self._host, ready.model, ready.session, ready.scheduler)
+        bench = Bench(self._host, ready.model, ready.scheduler)
         try:
             return await bench.measure(sizes, lambda: self._stopping)
         finally:
-            ready.session.reset()
+            ready.model.pool.forget()
             self._end()
 
     async def _begin(self) -> _Ready:
@@ -206,14 +206,14 @@ class Engine:
         return was_running
 
     async def reset(self) -> None:
-        """Stop, and forget the conversation; a load under way goes on, it has none yet."""
+        """Stop, and forget all conversations; a load under way goes on, it has none yet."""
         if self._loading:
             return
         self._stopping = True
         async with self._changing:
             await self._stopped()
             if self._ready:
-                self._ready.session.reset()
+                self._ready.model.pool.forget()
 
     async def unload(self) -> None:
         """Stop, and free the model."""
@@ -244,7 +244,10 @@ class Engine:
                 "block_size": KV_BLOCK,
                 "num_blocks": pool.num_blocks,
                 "free_blocks": pool.num_free,
-                "cached_tokens": self._ready.session.num_cached,
+                "used_blocks": pool.num_used,
+                "shared_blocks": pool.num_shared,
+                "cached_blocks": pool.num_cached,
+                "hit_rate": pool.tokens_found / max(1, pool.tokens_asked),
             }
         return status
 

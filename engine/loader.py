@@ -121,7 +121,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         model = open_model(gguf)
         tokenizer = tokenizer_json(gguf.metadata)
         context = min(config.context, model.config.context)
-        num_blocks = -(-context // KV_BLOCK)
+        num_blocks = -(-max(context, config.kv_tokens or 0) // KV_BLOCK)
         kv = model.config.kv_layout(num_blocks, context)
         plans = build_plans(model, device.traits, kv)
         timings: list[Timing] = []

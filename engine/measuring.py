@@ -33,13 +33,29 @@ def _idle(call: Call) -> Call:
     return Call("idle", {"y": target}, ("y",), lambda _: None, shader)
 
 
+class _Pretending(Session):
+    """Takes its first ``cached`` tokens as if they were in the KV cache, whatever it holds; nobody
+    finds them afterwards."""
+
+    def __init__(self, model: LoadedModel, cached: int) -> None:
+        super().__init__(model.pool)
+        self._cached = cached
+
+    def prompt(self, ids: list[int]) -> int:
+        self.tokens, self.num_cached = list(ids), self._cached
+        return self._cached
+
+    def release(self) -> None:
+        self.num_cached = 0
+        super().release()
+
+
 @dataclass
 class Bench:
-    """One model with its conversation, which is forgotten."""
+    """One loaded model; conversations are forgotten."""
 
     host: Host
     model: LoadedModel
-    session: Session
     scheduler: Scheduler
 
     async def measure(self, sizes: MeasureConfig, stopped: Stopped) -> dict[str, Any]:
@@ -49,7 +65,7 @@ class Bench:
         model, device = self.model, self.model.device
         if max(sizes.prefill, sizes.context + sizes.steps) >= model.context:
             raise OctavoError("request.invalid", f"The context holds only {model.context} tokens.")
-        self.session.reset()
+        model.pool.forget()
         greedy = GenerateConfig(max_tokens=1)
         prefill = await self._run(sizes.prefill, 0, greedy, stopped)
         encoding = device.encode_ms()
@@ -80,9 +96,9 @@ class Bench:
     async def _run(
         self, length: int, cached: int, config: GenerateConfig, stopped: Stopped
     ) -> Mapping[str, Any]:
-        self.session.pretend([100 + i % 100 for i in range(length)], cached)
-        run = Run(self.model, self.session, self.scheduler, config, self.host, frozenset())
-        async for _ in run.deltas(self.session.tokens, stopped):
+        session = _Pretending(self.model, cached)
+        run = Run(self.model, session, self.scheduler, config, self.host, frozenset())
+        async for _ in run.deltas([100 + i % 100 for i in range(length)], stopped):
             pass
         timing: Mapping[str, Any] = run.answer.to_wire()["timing"]
         return timing

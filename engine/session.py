@@ -1,4 +1,4 @@
-"""One conversation: its tokens, how many of them are in the KV cache, and its blocks."""
+"""One sequence under way: its tokens, how many of them are in the KV cache, and its blocks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ class Session:
 
     tokens   [ ........ cached ........ | .. to prefill .. ]
     blocks   [ 7 ][ 2 ][ 5 ]              in the order of the tokens
+
+    Between answers a session has no blocks: what they hold stays in the pool, where the next
+    prompt that begins alike finds it, be it of the same conversation or of another one.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -23,27 +26,14 @@ class Session:
         self.blocks: list[int] = []
 
     def prompt(self, ids: list[int]) -> int:
-        """Take ``ids`` as the whole conversation; returns how many of them are cached already.
-
-        The common beginning is kept. The last token is always computed again, as its logits
-        are needed.
-        """
-        shared = 0
-        for old, new in zip(self.tokens[: self.num_cached], ids, strict=False):
-            if old != new:
-                break
-            shared += 1
+        """Take ``ids`` as all tokens so far; returns how many of them are cached already."""
+        self.release()
         self.tokens = list(ids)
-        self.num_cached = min(shared, len(ids) - 1)
+        self.blocks, self.num_cached = self._pool.find(ids)
         return self.num_cached
 
-    def pretend(self, ids: list[int], num_cached: int) -> None:
-        """Take ``ids`` with the first ``num_cached`` as if they were in the cache, whatever it
-        holds: for measurements only."""
-        self.tokens, self.num_cached = list(ids), num_cached
-
     def reserve(self, num_tokens: int) -> list[int]:
-        """Own blocks for ``num_tokens`` tokens; returns the blocks that were added.
+        """Have blocks for ``num_tokens`` tokens; returns the blocks that were added.
 
         Raises OctavoError prompt.too_long when the pool has no room.
         """
@@ -55,11 +45,11 @@ class Session:
         return added
 
     def append(self, ids: list[int]) -> None:
-        """Sampled tokens join the conversation. All tokens before the last are cached by now."""
+        """Sampled tokens join the sequence. All tokens before the last are cached by now."""
         self.tokens += ids
         self.num_cached = len(self.tokens) - 1
 
-    def reset(self) -> None:
-        """Forget everything: the blocks go back, nothing is cleared, nothing can be read again."""
-        self._pool.free(self.blocks)
+    def release(self) -> None:
+        """The sequence has ended, for now: its blocks go back with what is in them."""
+        self._pool.release(self.blocks, self.tokens[: self.num_cached])
         self.tokens, self.blocks, self.num_cached = [], [], 0

@@ -30,6 +30,7 @@
  * @property {"auto" | "gpu" | "cpu"} [device]
  * @property {number} [context] tokens
  * @property {"auto" | "f32" | "q16" | "q8"} [activations]
+ * @property {number} [kv_tokens] room of the KV cache for all conversations; one context if absent
  * @property {boolean} [tune] measure kernel variants: all (true), none (false), new ones (absent)
  *
  * @typedef {{type: "text", text: string}} TextPart

@@ -33,6 +33,7 @@
  * @property {DeviceChoice} [device] "auto" if absent
  * @property {number} [context] tokens; 2048 if absent
  * @property {Activations} [activations] "auto" if absent
+ * @property {number} [kv_tokens] room of the KV cache for all conversations; one context if absent
  * @property {boolean} [tune] measure the variants of kernels: all of them (true), none (false), or
  *   on a real GPU those that were not measured before (absent)
  *
@@ -143,7 +144,16 @@
  * @property {DeviceInfo} [device]
  * @property {ModelInfo} [model]
  * @property {number} [memory_bytes]
- * @property {{num_blocks: number, free_blocks: number, block_size: number}} [kv]
+ * @property {KvStatus} [kv]
+ *
+ * @typedef {object} KvStatus blocks are free, used by answers under way, or cached for later prompts
+ * @property {number} block_size tokens
+ * @property {number} num_blocks
+ * @property {number} free_blocks
+ * @property {number} used_blocks
+ * @property {number} shared_blocks used by several answers at once
+ * @property {number} cached_blocks
+ * @property {number} hit_rate share of all prompts' tokens that were found in the cache
  */
 
 export const REQUEST_KINDS = Object.freeze(

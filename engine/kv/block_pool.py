@@ -1,38 +1,183 @@
-"""A pool of physical KV blocks, handed out one by one.
+"""A pool of physical KV blocks, which remembers what is in them.
 
 logical tokens   [0 .. 15] [16 .. 31] [32 .. 40]
 block table         7          2          5          physical blocks, in any order
-free list        [5, 1, 0, ...]                      the last freed is taken first
+
+A block is used by one sequence or several, or cached (used by none, but what it holds can be found
+by its tokens and all before them), or free. When no block is free, the cached one that was used
+longest ago is taken.
 """
 
 from __future__ import annotations
 
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from engine.ops.attention import KV_BLOCK
+
+_ROOT = b""  # key of what comes before the first block
+
+
+def _key(before: bytes, tokens: Sequence[int]) -> bytes:
+    """Stands for a full block's tokens and all that come before them."""
+    return hashlib.blake2b(before + array("I", tokens).tobytes(), digest_size=16).digest()
+
 
 class BlockPool:
-    """Physical blocks 0 .. num_blocks - 1. A block is either free or owned by one sequence."""
+    """Physical blocks 0 .. num_blocks - 1."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))
-        self._owned: set[int] = set()
+        self._uses: dict[int, int] = {}  # sequences that use a block
+        self._cached: OrderedDict[int, None] = OrderedDict()  # used longest ago first
+        # What blocks hold: full ones by key, incomplete ones by the key of what comes before.
+        self._full: dict[bytes, int] = {}
+        self._tails: dict[bytes, dict[int, tuple[int, ...]]] = {}
+        self._place: dict[int, bytes] = {}  # under which key a block is found
+        self.tokens_asked = 0
+        self.tokens_found = 0
 
     @property
     def num_free(self) -> int:
-        """Blocks that can still be handed out."""
+        """Blocks that hold nothing of use."""
         return len(self._free)
 
+    @property
+    def num_cached(self) -> int:
+        """Blocks that nobody uses now, but whose contents can be found."""
+        return len(self._cached)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks of sequences under way."""
+        return len(self._uses)
+
+    @property
+    def num_shared(self) -> int:
+        """Of those, blocks that several sequences use."""
+        return sum(count > 1 for count in self._uses.values())
+
+    def find(self, ids: Sequence[int]) -> tuple[list[int], int]:
+        """Blocks that hold the longest known beginning of ``ids``, used once more from now on, and
+        the number of tokens they hold: always less than all, as the last one's logits are needed.
+
+        A block that the sequence will write to is its own: nobody else finds it any longer.
+        """
+        blocks: list[int] = []
+        before = _ROOT
+        for start in range(0, len(ids) - KV_BLOCK + 1, KV_BLOCK):
+            key = _key(before, ids[start : start + KV_BLOCK])
+            if key not in self._full:
+                break
+            blocks.append(self._full[key])
+            before = key
+        for block in blocks:
+            self._use(block)
+        count = len(blocks) * KV_BLOCK
+        if count == len(ids) and blocks:
+            if self._uses[blocks[-1]] == 1:
+                self._hide(blocks[-1])
+                count -= 1
+            else:  # what others read is not written to
+                self.release([blocks.pop()], ())
+                count -= KV_BLOCK
+        else:
+            tail, known = self._longest_tail(before, ids[count : len(ids) - 1])
+            if tail is not None:
+                self._use(tail)
+                self._hide(tail)
+                blocks.append(tail)
+                count += known
+        self.tokens_asked += len(ids)
+        self.tokens_found += count
+        return blocks, count
+
+    def _longest_tail(self, before: bytes, ids: Sequence[int]) -> tuple[int | None, int]:
+        """The incomplete block that begins with most of ``ids``, and how many these are."""
+        best, most = None, 0
+        for block, tokens in self._tails.get(before, {}).items():
+            same = 0
+            for old, new in zip(tokens, ids, strict=False):
+                if old != new:
+                    break
+                same += 1
+            if same > most:
+                best, most = block, same
+        return best, most
+
+    def _use(self, block: int) -> None:
+        self._uses[block] = self._uses.get(block, 0) + 1
+        self._cached.pop(block, None)
+
+    def _hide(self, block: int) -> None:
+        """What the block holds can be found no longer."""
+        place = self._place.pop(block, None)
+        if place is None:
+            return
+        if self._full.get(place) == block:
+            del self._full[place]
+            return
+        tails = self._tails[place]
+        del tails[block]
+        if not tails:
+            del self._tails[place]
+
     def allocate(self, count: int) -> list[int] | None:
-        """``count`` blocks, or None if they do not fit."""
-        if count > len(self._free):
+        """``count`` blocks for one sequence, or None if so many are in use that they do not fit."""
+        if count > len(self._free) + len(self._cached):
             return None
+        while len(self._free) < count:
+            block, _ = self._cached.popitem(last=False)
+            self._hide(block)
+            self._free.append(block)
         blocks = [self._free.pop() for _ in range(count)]
-        self._owned.update(blocks)
+        self._uses.update(dict.fromkeys(blocks, 1))
         return blocks
 
-    def free(self, blocks: list[int]) -> None:
-        """Take blocks back; freeing what is not owned is an error of the caller."""
-        for block in reversed(blocks):
-            if block not in self._owned:
-                raise ValueError(f"KV block {block} is not in use")
-            self._owned.remove(block)
+    def release(self, blocks: Sequence[int], ids: Sequence[int]) -> None:
+        """A sequence needs its blocks no longer; ``ids`` are the tokens, from the first on, whose
+        K and V are in them. Releasing what is not in use is an error of the caller."""
+        places: list[tuple[int, bytes, Sequence[int]]] = []
+        before = _ROOT
+        for i, block in enumerate(blocks):
+            tokens = ids[i * KV_BLOCK : (i + 1) * KV_BLOCK]
+            places.append((block, before, tokens))
+            if len(tokens) == KV_BLOCK:
+                before = _key(before, tokens)
+        # The last first, so that it goes first: without what comes before, a block is no use.
+        for block, before, tokens in reversed(places):
+            self._release(block, before, tokens)
+
+    def _release(self, block: int, before: bytes, tokens: Sequence[int]) -> None:
+        if block not in self._uses:
+            raise ValueError(f"KV block {block} is not in use")
+        self._uses[block] -= 1
+        if self._uses[block]:
+            return
+        del self._uses[block]
+        if block not in self._place:
+            self._remember(block, before, tokens)
+        if block in self._place:
+            self._cached[block] = None
+        else:
             self._free.append(block)
+
+    def _remember(self, block: int, before: bytes, tokens: Sequence[int]) -> None:
+        if len(tokens) == KV_BLOCK:
+            key = _key(before, tokens)
+            if key not in self._full:
+                self._full[key] = block
+                self._place[block] = key
+        elif tokens:
+            self._tails.setdefault(before, {})[block] = tuple(tokens)
+            self._place[block] = before
+
+    def forget(self) -> None:
+        """Cached blocks become free: nothing of what they hold is found again."""
+        for block in self._cached:
+            self._hide(block)
+        self._free += self._cached
+        self._cached.clear()

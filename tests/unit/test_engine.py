@@ -172,11 +172,10 @@ def test_stop_in_prefill() -> None:
         prompt = golden("tiny")["prompts"][3]
         answer = await complete(engine, prompt["prompt_ids"], max_tokens=50)
         assert (answer.ids, answer.finish_reason) == ([], "cancelled")
-        assert engine.status()["kv"]["cached_tokens"] == 4, "one chunk was computed, and is kept"
         device.run = run  # type: ignore[method-assign]
-        assert (await complete(engine, prompt["prompt_ids"], max_tokens=50)).ids == prompt["ids"][
-            :50
-        ]
+        again = await complete(engine, prompt["prompt_ids"], max_tokens=50)
+        assert again.ids == prompt["ids"][:50]
+        assert again.cached_tokens == 4, "one chunk was computed, and was kept"
 
     asyncio.run(run())
 
@@ -216,7 +215,8 @@ def test_reset_while_generating_waits_for_the_end() -> None:
         assert engine.state == "generating"
         await engine.reset()
         assert (await task).finish_reason == "cancelled"
-        assert engine.status()["kv"]["cached_tokens"] == 0
+        kv = engine.status()["kv"]
+        assert kv["free_blocks"] == kv["num_blocks"]
 
     asyncio.run(run())
 
@@ -542,5 +542,60 @@ def test_a_second_loss_ends_the_answer() -> None:
         await engine.load(LoadConfig(context=512), lambda *_: None)
         answer = await chat(engine, CHAT, max_tokens=9)
         assert answer.ids == golden("tiny")["prompts"][1]["ids"][:9]
+
+    asyncio.run(run())
+
+
+def test_conversations_share_what_begins_alike() -> None:
+    """Two conversations by turns, an edited message and a fork: only what is new is computed, and
+    every answer is that of an engine which has seen nothing else."""
+
+    async def run() -> None:
+        engine = Engine(NativeHost(GOLDEN / "tiny.gguf"))
+        await engine.load(LoadConfig(context=400, kv_tokens=1200), lambda *_: None)
+        system = {"role": "system", "content": "You are a sailor who answers in few words. " * 3}
+
+        async def fresh(messages: list[dict[str, str]]) -> list[int]:
+            other = await loaded()
+            return (await chat(other, messages, max_tokens=24)).ids
+
+        def user(text: str) -> dict[str, str]:
+            return {"role": "user", "content": text}
+
+        one, two = [system, user("Where is the sea?")], [system, user("Where is the moon?")]
+        first = await chat(engine, one, max_tokens=24)
+        second = await chat(engine, two, max_tokens=24)
+        assert second.cached_tokens >= 48, "the system prompt was computed once"
+        for conversation, answer in ((one, first), (two, second)):
+            assert answer.ids == await fresh(conversation)
+            conversation += [{"role": "assistant", "content": answer.text}, user("And now?")]
+        for conversation in (one, two):
+            answer = await chat(engine, conversation, max_tokens=24)
+            assert answer.ids == await fresh(conversation)
+            assert answer.cached_tokens > 48
+        again = await chat(engine, one, max_tokens=24)
+        assert again.cached_tokens >= again.prompt_tokens - 16, "a block at most is computed again"
+        edited = [*one[:-1], user("And then?")]
+        assert (await chat(engine, edited, max_tokens=24)).ids == await fresh(edited)
+        kv = engine.status()["kv"]
+        assert kv["used_blocks"] == 0
+        assert kv["free_blocks"] + kv["cached_blocks"] == kv["num_blocks"]
+        assert 0.5 < kv["hit_rate"] < 1
+
+    asyncio.run(run())
+
+
+def test_many_conversations_in_little_room_stay_right() -> None:
+    async def run() -> None:
+        engine = Engine(NativeHost(GOLDEN / "tiny.gguf"))
+        await engine.load(LoadConfig(context=160), lambda *_: None)
+        histories = [[{"role": "user", "content": f"Tell me of island {i}."}] for i in range(6)]
+        wanted = []
+        for history in histories:
+            other = await loaded()
+            wanted.append((await chat(other, history, max_tokens=30)).ids)
+        for _ in range(3):
+            for history, ids in zip(histories, wanted, strict=True):
+                assert (await chat(engine, history, max_tokens=30)).ids == ids
 
     asyncio.run(run())

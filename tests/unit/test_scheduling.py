@@ -1,65 +1,13 @@
-"""Blocks, sessions and step sizes, without any device: exact block ids and counts."""
+"""Step sizes and the room of a session, without any device."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.errors import OctavoError
 from engine.kv import BlockPool
 from engine.scheduler import Decode, Pace, Prefill, Scheduler
 from engine.session import Session
-
-
-def test_blocks_come_in_order_and_the_last_freed_first() -> None:
-    pool = BlockPool(5)
-    assert pool.allocate(3) == [0, 1, 2]
-    assert pool.allocate(3) is None
-    assert pool.num_free == 2
-    pool.free([0, 1])
-    assert pool.allocate(3) == [0, 1, 3]
-    with pytest.raises(ValueError, match="not in use"):
-        pool.free([4])
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))
-def test_every_block_is_free_or_owned_once(steps: list[tuple[bool, int]]) -> None:
-    pool, owned = BlockPool(20), []
-    for take, count in steps:
-        if take:
-            got = pool.allocate(count)
-            assert (got is None) == (count > 20 - len(owned))
-            owned += got or []
-        else:
-            pool.free(owned[:count])
-            owned = owned[count:]
-        assert len(set(owned)) == len(owned)
-        assert pool.num_free == 20 - len(owned)
-
-
-def test_a_session_keeps_the_common_beginning() -> None:
-    session = Session(BlockPool(8))
-    assert session.prompt([1, 2, 3, 4]) == 0
-    assert session.reserve(4) == [0]
-    session.num_cached = 4
-    session.append([5])
-    assert (session.tokens, session.num_cached) == ([1, 2, 3, 4, 5], 4)
-    assert session.prompt([1, 2, 3, 4, 5, 6, 7]) == 4
-    assert session.prompt([1, 2, 9, 4]) == 2
-    assert session.reserve(17) == [1]
-    assert session.reserve(17) == []
-    session.reset()
-    assert (session.tokens, session.num_cached, session.blocks) == ([], 0, [])
-
-
-def test_the_last_token_is_always_computed_again() -> None:
-    session = Session(BlockPool(8))
-    session.prompt([1, 2, 3])
-    session.num_cached = 3
-    assert session.prompt([1, 2, 3]) == 2
-    assert session.prompt([1, 2]) == 1
-    assert session.prompt([1]) == 0
 
 
 def test_a_full_pool_says_so() -> None:

@@ -1,0 +1,202 @@
+"""The block pool and sessions on it: what is found is what was computed, and every block is
+accounted for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.errors import OctavoError
+from engine.kv import BlockPool
+from engine.ops.attention import KV_BLOCK
+from engine.session import Session
+
+
+def computed(pool: BlockPool, ids: list[int]) -> Session:
+    """A session that has computed all of ``ids`` but the last."""
+    session = Session(pool)
+    session.prompt(ids)
+    session.reserve(len(ids))
+    session.num_cached = len(ids) - 1
+    return session
+
+
+def test_blocks_come_in_order_and_are_found_again() -> None:
+    pool = BlockPool(5)
+    ids = list(range(40))
+    session = computed(pool, ids)
+    assert session.blocks == [0, 1, 2]
+    session.release()
+    assert (pool.num_free, pool.num_cached, pool.num_used) == (2, 3, 0)
+    assert session.prompt(ids) == 39
+    assert session.blocks == [0, 1, 2]
+    session.release()
+    assert session.prompt([*range(36), 7, 7]) == 36, "the common beginning of an incomplete block"
+    assert session.prompt([*range(20), 7, 7]) == 16, "whole blocks only, where one is complete"
+
+
+def test_the_last_token_is_always_computed_again() -> None:
+    pool = BlockPool(8)
+    computed(pool, list(range(33))).release()
+    for count in (33, 32, 17, 16, 2, 1):
+        session = Session(pool)
+        assert session.prompt(list(range(count))) < count
+        session.release()
+
+
+def test_what_others_read_is_not_written_to() -> None:
+    pool = BlockPool(8)
+    ids = list(range(32))
+    computed(pool, [*ids, 1]).release()
+    first, second = Session(pool), Session(pool)
+    assert first.prompt([*ids, 2]) == 32
+    assert second.prompt(ids) == 16, "its last block is in use, and would have to be written to"
+    assert pool.num_shared == 1
+    first.release()
+    second.release()
+    assert second.prompt(ids) == 31, "alone it may write to it"
+    assert first.prompt([*ids, 9]) == 16, "and then nobody else finds it"
+
+
+def test_an_incomplete_block_has_one_user() -> None:
+    pool = BlockPool(8)
+    computed(pool, list(range(10))).release()
+    first, second = Session(pool), Session(pool)
+    assert first.prompt(list(range(10))) == 9
+    assert second.prompt(list(range(10))) == 0
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    pool = BlockPool(4)
+    old, new = list(range(33)), list(range(100, 133))
+    computed(pool, [*new[:16], 0]).release()
+    computed(pool, old).release()
+    session = Session(pool)
+    session.prompt(new[:17])  # used again
+    session.release()
+    assert pool.allocate(2) is not None
+    assert session.prompt([*old[:16], 9]) == 16, "the end of a sequence goes before its beginning"
+    session.release()
+    assert session.prompt([*new[:16], 9]) == 16
+
+
+def test_a_full_pool_says_so_and_releasing_twice_is_an_error() -> None:
+    pool = BlockPool(2)
+    session = Session(pool)
+    session.reserve(32)
+    with pytest.raises(OctavoError) as caught:
+        session.reserve(33)
+    assert caught.value.code == "prompt.too_long"
+    pool.release([0, 1], ())
+    with pytest.raises(ValueError, match="not in use"):
+        pool.release([1], ())
+
+
+def test_nothing_is_found_after_forgetting() -> None:
+    pool = BlockPool(8)
+    computed(pool, list(range(40))).release()
+    pool.forget()
+    assert pool.num_free == 8
+    assert Session(pool).prompt(list(range(40))) == 0
+
+
+# Runs of one token, often a block long, so that blocks are alike and end where prompts end.
+RUN = st.tuples(st.integers(0, 1), st.sampled_from([1, 3, 15, 16, 16, 16, 32]))
+IDS = st.lists(RUN, max_size=3).map(lambda runs: [id for id, n in runs for _ in range(n)])
+
+
+class Conversations(RuleBasedStateMachine):
+    """Sessions on a pool, and a memory that is written as a device would write it."""
+
+    @initialize(blocks=st.integers(1, 12))
+    def start(self, blocks: int) -> None:
+        self.pool = BlockPool(blocks)
+        self.memory: dict[tuple[int, int], tuple[int, ...]] = {}  # by block and place
+        self.open: list[Session] = []
+        self.histories: list[list[int]] = [[]]
+
+    def _compute(self, session: Session, count: int) -> None:
+        """Writes ``count`` more tokens."""
+        for at in range(session.num_cached, session.num_cached + count):
+            self._write(session, at)
+        session.num_cached += count
+
+    def _write(self, session: Session, at: int) -> None:
+        """K and V depend on a token and on all before it."""
+        block = session.blocks[at // KV_BLOCK]
+        others = [other for other in self.open if other is not session]
+        assert all(block not in other.blocks for other in others), "what another reads is written"
+        self.memory[block, at % KV_BLOCK] = tuple(session.tokens[: at + 1])
+
+    @rule(data=st.data(), more=IDS, cut=st.sampled_from([0, 0, 1, 2, 15, 16, 17, 32]))
+    def prompt(self, data: Any, more: list[int], cut: int) -> None:
+        """A conversation goes on, or is edited, or another one begins."""
+        history = data.draw(st.sampled_from(self.histories))
+        ids = [*history[: max(0, len(history) - cut)], *more] or [0]
+        session = Session(self.pool)
+        cached = session.prompt(ids)
+        assert cached < len(ids)
+        for at in range(cached):
+            block = session.blocks[at // KV_BLOCK]
+            found = self.memory[block, at % KV_BLOCK]
+            assert found == tuple(ids[: at + 1]), "found what was not computed"
+        self.open.append(session)
+        try:
+            session.reserve(len(ids))
+        except OctavoError:
+            self._end(session)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), share=st.floats(0, 1))
+    def compute(self, data: Any, share: float) -> None:
+        """A part of the prompt, or all of it."""
+        session = data.draw(st.sampled_from(self.open))
+        self._compute(session, int((len(session.tokens) - session.num_cached) * share))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), ids=st.lists(st.integers(0, 1), min_size=1, max_size=20))
+    def sample(self, data: Any, ids: list[int]) -> None:
+        """The rest of the prompt, and an answer token by token."""
+        session = data.draw(st.sampled_from(self.open))
+        try:
+            session.reserve(len(session.tokens) + len(ids))
+        except OctavoError:
+            return
+        self._compute(session, len(session.tokens) - session.num_cached)
+        for id in ids:
+            session.append([id])
+            self._write(session, len(session.tokens) - 2)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def stop(self, data: Any) -> None:
+        """At any moment."""
+        self._end(data.draw(st.sampled_from(self.open)))
+
+    def _end(self, session: Session) -> None:
+        self.histories.append(list(session.tokens))
+        self.open.remove(session)
+        session.release()
+
+    @rule()
+    def forget(self) -> None:
+        self.pool.forget()
+
+    @invariant()
+    def every_block_is_accounted_for(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        pool = self.pool
+        assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
+        used = {block for session in self.open for block in session.blocks}
+        assert pool.num_used == len(used)
+        for session in self.open:
+            assert len(set(session.blocks)) == len(session.blocks)
+
+
+TestConversations = Conversations.TestCase
+TestConversations.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
