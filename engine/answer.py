@@ -92,6 +92,7 @@ class Run:
         self._position = 0  # of the next token to compute
         self._waited = 0.0
         self._last_token = 0.0  # when it came
+        self._has_turn = False
         self._started = host.now()
 
     def _use(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
@@ -106,13 +107,38 @@ class Run:
         self._use(model, session, scheduler)
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
-        """The new text as it comes; after the last one, ``answer`` is complete."""
+        """The new text as it comes; after the last one, ``answer`` is complete.
+
+        After a gpu.lost (and ``move``) or a NoRoomError it can be called again with the same ids:
+        it computes prompt and answer so far anew and goes on.
+        """
+        turns = self._scheduler.turns
+        await turns.take()
+        self._has_turn = True
         try:
             async with aclosing(self._deltas(ids, stopped)) as deltas:
                 async for delta in deltas:
                     yield delta
         finally:
             self._session.release()
+            if self._has_turn:
+                self._has_turn = False
+                turns.give()
+
+    async def _share(self) -> bool:
+        """Let another answer have its turn, if one wants it; whether the device's state was
+        another's in between."""
+        turns = self._scheduler.turns
+        if not turns.wanted:
+            return False
+        self._has_turn = False
+        turns.give()
+        started = self._now()
+        await turns.take()
+        self._waited += self._now() - started
+        self._has_turn = True
+        self._write_table(0)
+        return True
 
     async def _deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         started, answer = self._started, self.answer
@@ -144,7 +170,8 @@ class Run:
     async def _prefill(self, stopped: Stopped) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""
         session, config = self._session, self._config
-        self._reserve(len(session.tokens), whole_table=True)
+        session.reserve(len(session.tokens))
+        self._write_table(0)
         tokens = tokens_tensor(self._device.traits.chunk)
         while not stopped():
             step = self._scheduler.next_prefill(session)
@@ -162,6 +189,7 @@ class Run:
             if step.last:
                 self._num_sampled = 1
                 return sampled[0]
+            await self._share()
         return None
 
     async def _decode(
@@ -181,7 +209,11 @@ class Run:
                 if stopped():
                     self.answer.finish_reason = "cancelled"
                     return
-                self._launch(flying, limit)
+                if not flying and await self._share():
+                    self._write_step()
+                    self._last_token = self._now()
+                if not (flying and self._scheduler.turns.wanted):
+                    self._launch(flying, limit)
                 if not flying:
                     return
                 steps, run = flying.popleft()
@@ -228,13 +260,23 @@ class Run:
         answer.text += text
         return ended, Delta(text, len(answer.ids)) if text else None
 
-    def _reserve(self, num_tokens: int, whole_table: bool = False) -> None:
-        """Own blocks for ``num_tokens`` tokens and tell the device their places."""
+    def _reserve(self, num_tokens: int) -> None:
+        """Have blocks for ``num_tokens`` tokens and tell the device the new ones."""
         added = self._session.reserve(num_tokens)
-        blocks = self._session.blocks if whole_table else added
-        if blocks:
-            start = len(self._session.blocks) - len(blocks)
-            self._device.write(self._model.kv.block_table, array("I", blocks).tobytes(), 4 * start)
+        if added:
+            self._write_table(len(self._session.blocks) - len(added))
+
+    def _write_table(self, first: int) -> None:
+        """Tell the device the blocks of the sequence, from ``first`` on."""
+        blocks = array("I", self._session.blocks[first:])
+        self._device.write(self._model.kv.block_table, blocks.tobytes(), 4 * first)
+
+    def _write_step(self) -> None:
+        """Tell the device where the answer stands: its last token is computed next."""
+        config, tokens = self._config, self._session.tokens
+        self._device.write(tokens_tensor(1), array("I", tokens[-1:]).tobytes())
+        record = StepRecord(self._position, 1, self._num_sampled, config.seed, config.temperature)
+        self._device.write(STEP, record.pack())
 
     async def _wait(self, awaitable: Any) -> list[int]:
         started = self._now()

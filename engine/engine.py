@@ -15,7 +15,7 @@ from engine.loader import Host, LoadedModel, StageProgress, load
 from engine.measuring import Bench
 from engine.ops.attention import KV_BLOCK
 from engine.scheduler import Scheduler
-from engine.session import Session
+from engine.session import NoRoomError, Session
 
 State = Literal["empty", "loading", "ready", "generating"]
 
@@ -36,8 +36,17 @@ class _Ready:
         return cls(model, scheduler)
 
 
+@dataclass(eq=False)
+class _Request:
+    """An answer under way, by the ``key`` that its asker knows it by."""
+
+    key: int | None
+    stopping: bool = False
+    waiting: bool = False  # for room in the KV cache: it has none of it
+
+
 class Engine:
-    """Loads a model and answers; one answer at a time."""
+    """Loads a model and answers; several answers take turns."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -47,17 +56,17 @@ class Engine:
         # Loading, unloading and resetting change what an answer stands on: one at a time, and no
         # answer begins meanwhile.
         self._changing = asyncio.Lock()
-        self._generating = False
-        self._stopping = False
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._healing = asyncio.Lock()
+        self._requests: list[_Request] = []
+        self._measuring = False
+        self._watchers: list[asyncio.Future[None]] = []  # of ends and stops
 
     @property
     def state(self) -> State:
         """What the engine is doing."""
         if self._loading:
             return "loading"
-        if self._generating:
+        if self._requests:
             return "generating"
         return "ready" if self._ready else "empty"
 
@@ -105,111 +114,154 @@ class Engine:
         return Run(ready.model, session, ready.scheduler, config, self._host, ends)
 
     def generate(
-        self, messages: list[dict[str, str]], config: GenerateConfig
+        self, messages: list[dict[str, str]], config: GenerateConfig, key: int | None = None
     ) -> AsyncGenerator[Delta | Answer, None]:
-        """Answer a conversation: any number of ``Delta``, then one ``Answer``, with which the
-        engine is ready again. Close the iterator if you leave it earlier.
+        """Answer a conversation: any number of ``Delta``, then one ``Answer``. Close the iterator
+        if you leave it earlier. ``stop`` finds it by its ``key``.
 
-        If the GPU is lost, the model is loaded anew and the answer goes on where it stood.
+        Answers that are generated at the same time take turns. If they do not fit into the KV
+        cache together, one waits for another's end. If the GPU is lost, the model is loaded anew
+        and the answer goes on where it stood.
+
         Raises OctavoError engine.not_loaded, engine.busy, prompt.empty, prompt.too_long,
         template.invalid, or gpu.lost for a second loss. However it ends, nothing is left running
         on the device.
         """
-        return self._answer(lambda model: model.prompts.encode(messages), config)
+        return self._answer(lambda model: model.prompts.encode(messages), config, key)
 
     def complete(
-        self, ids: list[int], config: GenerateConfig
+        self, ids: list[int], config: GenerateConfig, key: int | None = None
     ) -> AsyncGenerator[Delta | Answer, None]:
         """Continue token ids, as ``generate`` does with messages."""
 
         async def given(_: LoadedModel) -> list[int]:
             return ids
 
-        return self._answer(given, config)
+        return self._answer(given, config, key)
 
     async def _answer(
-        self, prompt: Callable[[LoadedModel], Awaitable[list[int]]], config: GenerateConfig
+        self,
+        prompt: Callable[[LoadedModel], Awaitable[list[int]]],
+        config: GenerateConfig,
+        key: int | None,
     ) -> AsyncGenerator[Delta | Answer, None]:
-        ready = await self._begin()
-        model = ready.model
+        request, ready = await self._begin(key)
         try:
-            ids = await prompt(model)
+            ids = await prompt(ready.model)
             if not ids:
                 raise OctavoError("prompt.empty", "The chat template made an empty prompt.")
-            if len(ids) >= model.context:
+            if len(ids) >= ready.model.context:
                 raise OctavoError(
                     "prompt.too_long",
-                    f"The conversation has {len(ids)} tokens; the context holds {model.context}.",
+                    f"The conversation has {len(ids)} tokens; "
+                    f"the context holds {ready.model.context}.",
                     "Start a new conversation or shorten the message.",
                 )
-            run = self._run(ready, config, model.special.eos)
+            run = self._run(ready, config, ready.model.special.eos)
             healed = False
             while True:
                 try:
-                    async with aclosing(run.deltas(ids, lambda: self._stopping)) as deltas:
+                    async with aclosing(run.deltas(ids, lambda: request.stopping)) as deltas:
                         async for delta in deltas:
                             yield delta
                     break
+                except NoRoomError:
+                    await self._wait_for_room(request)
+                    if request.stopping:
+                        run.answer.finish_reason = "cancelled"
+                        break
                 except Exception as error:
                     if healed or as_octavo_error(error).code != "gpu.lost":
                         raise
                     healed = True
-                    ready = await self._heal(model)
+                    ready = await self._heal(ready)
                     run.move(ready.model, Session(ready.model.pool), ready.scheduler)
         finally:
-            self._end()
+            self._end(request)
         yield run.answer
 
-    async def _heal(self, lost: LoadedModel) -> _Ready:
+    async def _wait_for_room(self, request: _Request) -> None:
+        """Until another answer ends, or this one is stopped; NoRoomError if no other has room."""
+        if all(other.waiting for other in self._requests if other is not request):
+            raise NoRoomError
+        request.waiting = True
+        try:
+            await self._change()
+        finally:
+            request.waiting = False
+
+    async def _heal(self, lost: _Ready) -> _Ready:
         """The model on a new device, its weights out of the browser's cache. What the lost one
-        held is gone, so that the conversation has to be computed again."""
-        self._ready = None
-        lost.close()
-        ready = _Ready.of(await load(self._host, self._load_config, lambda *_: None))
-        self._ready = ready
-        return ready
+        held is gone, so that conversations have to be computed again."""
+        async with self._healing:
+            if self._ready and self._ready is not lost:
+                return self._ready  # another answer has seen to it
+            self._ready = None
+            lost.model.close()
+            self._ready = _Ready.of(await load(self._host, self._load_config, lambda *_: None))
+            return self._ready
 
     async def measure(self, sizes: MeasureConfig) -> dict[str, Any]:
-        """Speed of the loaded model: see ``Bench.measure``. Forgets the conversation."""
-        ready = await self._begin()
+        """Speed of the loaded model: see ``Bench.measure``. Forgets all conversations; engine.busy
+        while there are answers under way, and for those that are asked for meanwhile."""
+        if self._requests:
+            raise OctavoError("engine.busy", hint="Stop it, or wait until it has ended.")
+        request, ready = await self._begin(None)
+        self._measuring = True
         bench = Bench(self._host, ready.model, ready.scheduler)
         try:
-            return await bench.measure(sizes, lambda: self._stopping)
+            return await bench.measure(sizes, lambda: request.stopping)
         finally:
+            self._measuring = False
             ready.model.pool.forget()
-            self._end()
+            self._end(request)
 
-    async def _begin(self) -> _Ready:
-        """Take the engine for an answer; OctavoError engine.not_loaded or engine.busy."""
+    async def _begin(self, key: int | None) -> tuple[_Request, _Ready]:
+        """Join those who answer; OctavoError engine.not_loaded or engine.busy."""
         if self._loading:
             raise OctavoError("engine.busy", "A model is being loaded.")
         async with self._changing:
             pass  # a reset under way ends first; from here to the end nothing is awaited
         if not self._ready:
             raise OctavoError("engine.not_loaded", hint="Load a model first.")
-        if self._generating:
-            raise OctavoError("engine.busy", hint="Stop it, or wait until it has ended.")
-        self._generating, self._stopping = True, False
-        self._idle.clear()
-        return self._ready
+        if self._measuring:
+            raise OctavoError("engine.busy", "The model's speed is being measured.")
+        request = _Request(key)
+        self._requests.append(request)
+        return request, self._ready
 
-    def _end(self) -> None:
-        self._generating = False
-        self._idle.set()
+    def _end(self, request: _Request) -> None:
+        self._requests.remove(request)
+        self._changed()
 
-    def stop(self) -> bool:
-        """Stop loading or generating; returns whether there was something to stop."""
-        if self._loading:
+    def _changed(self) -> None:
+        """An answer has ended or is to stop."""
+        for watcher in self._watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+        self._watchers.clear()
+
+    async def _change(self) -> None:
+        """Until an answer ends or is to stop."""
+        self._watchers.append(asyncio.get_running_loop().create_future())
+        await self._watchers[-1]
+
+    def stop(self, key: int | None = None) -> bool:
+        """Stop the answer with this key, or without one a load or all answers; returns whether
+        there was something to stop."""
+        if self._loading and key is None:
             return self._loading.cancel()
-        was_running = self._generating and not self._stopping
-        self._stopping = True
-        return was_running
+        meant = [r for r in self._requests if not r.stopping and key in (None, r.key)]
+        for request in meant:
+            request.stopping = True
+        self._changed()
+        return bool(meant)
 
     async def reset(self) -> None:
         """Stop, and forget all conversations; a load under way goes on, it has none yet."""
         if self._loading:
             return
-        self._stopping = True
+        self.stop()
         async with self._changing:
             await self._stopped()
             if self._ready:
@@ -224,9 +276,12 @@ class Engine:
             await self._free()
 
     async def _stopped(self) -> None:
-        """Stop the answer and wait for its end."""
-        self._stopping = True
-        await self._idle.wait()
+        """Stop all answers and wait for their ends."""
+        for request in self._requests:
+            request.stopping = True
+        self._changed()
+        while self._requests:
+            await self._change()
 
     async def _free(self) -> None:
         await self._stopped()
@@ -239,7 +294,7 @@ class Engine:
         status: dict[str, Any] = {"state": self.state}
         if self._ready:
             pool = self._ready.model.pool
-            status |= describe(self._ready.model)
+            status |= describe(self._ready.model) | {"answers": len(self._requests)}
             status["kv"] = {
                 "block_size": KV_BLOCK,
                 "num_blocks": pool.num_blocks,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 CODES: dict[str, str] = {
-    "engine.busy": "An answer is already being generated.",
+    "engine.busy": "The engine is busy with something that allows nothing beside it.",
     "engine.not_loaded": "No model is loaded.",
     "gguf.invalid": "The file is not a valid GGUF file.",
     "gguf.truncated": "The file ends too early.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.session import Session
+from engine.turns import Turns
 
 PREFILL_SECONDS = 0.05  # stop is heard between chunks
 DECODE_SECONDS = 0.02  # and between bursts, of which two are in flight
@@ -52,10 +53,12 @@ class Pace:
 
 
 class Scheduler:
-    """Plans the steps of sequences; knows the device only by its chunk size and pace."""
+    """Plans the steps of sequences, and whose they are; knows the device only by its chunk size
+    and pace."""
 
     def __init__(self, chunk: int, context: int) -> None:
         self.context = context
+        self.turns = Turns()
         self.prefill_pace = Pace(PREFILL_SECONDS, min(SMALLEST_CHUNK, chunk), chunk)
         self.decode_pace = Pace(DECODE_SECONDS, 1, MAX_BURST)
 

@@ -9,6 +9,13 @@ from engine.kv import BlockPool
 from engine.ops.attention import KV_BLOCK
 
 
+class NoRoomError(OctavoError):
+    """All KV blocks are in use by sequences under way."""
+
+    def __init__(self) -> None:
+        super().__init__("prompt.too_long", "The KV cache has no room for the conversation.")
+
+
 class Session:
     """Tokens 0 .. num_cached - 1 have their K and V in ``blocks``; the rest must be computed.
 
@@ -35,12 +42,12 @@ class Session:
     def reserve(self, num_tokens: int) -> list[int]:
         """Have blocks for ``num_tokens`` tokens; returns the blocks that were added.
 
-        Raises OctavoError prompt.too_long when the pool has no room.
+        Raises NoRoomError, an OctavoError prompt.too_long, when the pool has none.
         """
         missing = ceil(num_tokens / KV_BLOCK) - len(self.blocks)
         added = self._pool.allocate(max(0, missing))
         if added is None:
-            raise OctavoError("prompt.too_long", "The KV cache has no room for the conversation.")
+            raise NoRoomError
         self.blocks += added
         return added
 

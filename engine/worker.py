@@ -29,7 +29,7 @@ class Worker:
         self._post = post
         self._engine = Engine(host)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stoppable: set[int] = set()  # ids of the load and the answer under way
+        self._stoppable: dict[int, int | None] = {}  # ids under way: the engine's key of each
         self._handlers: dict[str, Handler] = {
             "load": self._load,
             "generate": self._generate,
@@ -77,7 +77,7 @@ class Worker:
         def progress(stage: str, loaded: int, total: int, unit: str) -> None:
             self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
 
-        with self._stoppable_as(id):
+        with self._stoppable_as(id, None):
             model = await self._engine.load(LoadConfig.from_wire(message), progress)
         best = choose(model.timings)
         return {
@@ -89,8 +89,8 @@ class Worker:
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
         messages = check_messages(message)
         config = GenerateConfig.from_wire(message)
-        events = self._engine.generate(messages, config)
-        with self._stoppable_as(id):
+        events = self._engine.generate(messages, config, key=id)
+        with self._stoppable_as(id, id):
             async for event in events:
                 if isinstance(event, Delta):
                     self._reply(id, "delta", text=event.text, num_tokens=event.num_tokens)
@@ -99,18 +99,20 @@ class Worker:
         raise AssertionError("an answer always ends")
 
     @contextmanager
-    def _stoppable_as(self, id: int) -> Iterator[None]:
-        self._stoppable.add(id)
+    def _stoppable_as(self, id: int, key: int | None) -> Iterator[None]:
+        self._stoppable[id] = key
         try:
             yield
         finally:
-            self._stoppable.discard(id)
+            del self._stoppable[id]
 
     async def _stop(self, id: int, message: Message) -> dict[str, Any]:
         target = message.get("target")
-        if target is not None and target not in list(self._stoppable):
+        if target is None:
+            return {"stopped": self._engine.stop()}
+        if not isinstance(target, int) or target not in self._stoppable:
             return {"stopped": False}
-        return {"stopped": self._engine.stop()}
+        return {"stopped": self._engine.stop(self._stoppable[target])}
 
     async def _reset(self, id: int, message: Message) -> dict[str, Any]:
         await self._engine.reset()

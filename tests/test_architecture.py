@@ -20,7 +20,7 @@ LAYERS = [
     ["browser"],
     ["selftest", "tuning"],
     ["scheduler"],
-    ["session"],
+    ["session", "turns"],
     ["prompt", "kv"],
     ["chat"],
     ["models"],

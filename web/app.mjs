@@ -63,6 +63,7 @@ function addressOptions() {
       model: text("model"),
       device: text("device"),
       context: numeric("context"),
+      kv_tokens: numeric("kv_tokens"),
       activations: text("activations"),
     })),
     generate: defined({

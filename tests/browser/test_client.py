@@ -19,9 +19,10 @@ pytestmark = pytest.mark.browser
 TINY = "model=models/tiny/manifest.json&device=cpu&context=512"
 TINY_FILE = ROOT / "tests/golden/tiny.gguf"
 OTHER_FILE = ROOT / "tests/golden/tiny_qwen2.gguf"
-GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
-    "prompts"
-][0]
+PROMPTS: list[dict[str, Any]] = json.loads(
+    (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
+)["prompts"]
+GOLDEN, OTHER = PROMPTS[0], PROMPTS[1]
 Open = Callable[..., Chat]
 
 
@@ -97,6 +98,31 @@ def test_a_stop_right_after_the_load_finds_the_answer_that_waited(tiny: Chat) ->
     ended = tiny.page.evaluate(ASK_WHILE_LOADING, [GOLDEN["messages"], "stop after load"])
     assert ended == ["loaded", "", "cancelled", []]
     answers(tiny)
+
+
+def test_answers_are_generated_at_the_same_time_and_stopped_one_by_one(tiny: Chat) -> None:
+    first, second, stopped = tiny.page.evaluate(
+        """async ([one, two]) => {
+          const ask = (messages, options) =>
+            octavo.chat.completions.create({messages, max_tokens: 60, ...options});
+          const controller = new AbortController();
+          const {signal} = controller;
+          const endless = ask(one, {max_tokens: 400, signal, stream: true});
+          const both = Promise.all([ask(one), ask(two)]);
+          let last;
+          for await (const chunk of endless) {
+            last = chunk;
+            if (chunk.octavo.num_tokens > 3) controller.abort();
+          }
+          const [a, b] = await both;
+          return [a.octavo.ids, b.octavo.ids, last.choices[0].finish_reason];
+        }""",
+        [GOLDEN["messages"], OTHER["messages"]],
+    )
+    assert first == GOLDEN["ids"][:60]
+    assert second == OTHER["ids"][:60]
+    assert stopped == "cancelled"
+    assert tiny.status()["answers"] == 0
 
 
 @pytest.mark.parametrize("when", ["at once", "after the refusal"])

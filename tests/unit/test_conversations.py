@@ -1,0 +1,186 @@
+"""Random sequences of answers, stops, resets, edits, forks, evictions and loads: every answer is
+that of an engine that has seen nothing else, and every block is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from functools import cache
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine.answer import Answer, Delta
+from engine.config import GenerateConfig, LoadConfig
+from engine.engine import Engine
+from engine.errors import OctavoError
+from tests.conftest import ROOT
+from tests.native import NativeHost
+
+TINY = ROOT / "tests/golden/tiny.gguf"
+CONTEXT = 128
+LONGEST = 24  # tokens of an answer
+# Runs of a token, often a block long, so that conversations begin alike and end at block borders.
+RUN = st.tuples(st.integers(40, 41), st.sampled_from([1, 3, 15, 16, 17, 32]))
+PROMPT = st.lists(RUN, min_size=1, max_size=2).map(
+    lambda runs: tuple(id for id, n in runs for _ in range(n))
+)
+SEEDS = st.sampled_from([None, None, 1, 2])  # None: greedy
+
+
+def config_of(seed: int | None, count: int) -> GenerateConfig:
+    return GenerateConfig(0.0 if seed is None else 0.9, count, seed or 0)
+
+
+async def answer_of(events: AsyncGenerator[Delta | Answer, None]) -> Answer:
+    last = None
+    async for event in events:
+        last = event
+    assert isinstance(last, Answer)
+    return last
+
+
+class Alone:
+    """An engine that forgets everything before each answer."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._engine = Engine(NativeHost(TINY))
+        self._run(self._engine.load(LoadConfig(context=CONTEXT), lambda *_: None))
+
+    def _run(self, work: Any) -> Any:
+        return self._loop.run_until_complete(work)
+
+    @cache  # noqa: B019 - there is one for all tests
+    def ids(self, prompt: tuple[int, ...], seed: int | None) -> list[int]:
+        """What follows a prompt."""
+
+        async def answer() -> list[int]:
+            await self._engine.reset()
+            events = self._engine.complete(list(prompt), config_of(seed, LONGEST))
+            return (await answer_of(events)).ids
+
+        ids: list[int] = self._run(answer())
+        return ids
+
+
+@cache
+def oracle() -> Alone:
+    return Alone()
+
+
+class Asked:
+    """An answer under way."""
+
+    def __init__(self, prompt: tuple[int, ...], seed: int | None, count: int, task: Any) -> None:
+        self.prompt, self.seed, self.count, self.task = prompt, seed, count, task
+
+
+class Conversations(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.engine = Engine(NativeHost(TINY))
+        self.asked: dict[int, Asked] = {}
+        self.histories: list[tuple[int, ...]] = [()]
+        self.next_key = 0
+        self.load()
+
+    def _run(self, work: Any) -> Any:
+        return self.loop.run_until_complete(asyncio.wait_for(work, 20))
+
+    def load(self) -> None:
+        self._run(self.engine.load(LoadConfig(context=CONTEXT), lambda *_: None))
+
+    @rule(data=st.data(), more=PROMPT, cut=st.sampled_from([0, 0, 1, 16, 40]), seed=SEEDS)
+    def ask(self, data: Any, more: tuple[int, ...], cut: int, seed: int | None) -> None:
+        """A conversation goes on, or is edited or forked, or a new one begins."""
+        history = data.draw(st.sampled_from(self.histories))
+        kept = history[: max(0, min(len(history), CONTEXT - LONGEST - 40) - cut)]
+        prompt = (kept + more)[: CONTEXT - LONGEST]
+        count = data.draw(st.integers(1, LONGEST))
+        key = self.next_key = self.next_key + 1
+
+        async def answer() -> Answer:
+            events = self.engine.complete(list(prompt), config_of(seed, count), key)
+            return await answer_of(events)
+
+        self.asked[key] = Asked(prompt, seed, count, self.loop.create_task(answer()))
+
+    @precondition(lambda self: self.asked)
+    @rule(turns=st.integers(1, 12))
+    def let_them(self, turns: int) -> None:
+        """Answers under way go on a little."""
+
+        async def wait() -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        self._run(wait())
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def finish(self, data: Any) -> None:
+        self._finish(data.draw(st.sampled_from(sorted(self.asked))))
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def stop_one(self, data: Any) -> None:
+        key = data.draw(st.sampled_from(sorted(self.asked)))
+        self.engine.stop(key)
+        self._finish(key, stopped=True)
+
+    @rule()
+    def reset(self) -> None:
+        self._run(self.engine.reset())
+        self._finish_all(stopped=True)
+
+    @rule()
+    def load_again(self) -> None:
+        self.load()
+        self._finish_all(stopped=True)
+
+    def _finish_all(self, stopped: bool) -> None:
+        for key in sorted(self.asked):
+            self._finish(key, stopped)
+
+    def _finish(self, key: int, stopped: bool = False) -> None:
+        asked = self.asked.pop(key)
+        try:
+            answer: Answer = self._run(asked.task)
+        except OctavoError as error:
+            assert stopped, "nothing disturbed it"
+            assert error.code == "engine.busy", "it came while a model was loaded"
+            return
+        want = oracle().ids(asked.prompt, asked.seed)
+        assert answer.ids == want[: len(answer.ids)]
+        if answer.finish_reason == "length":
+            assert len(answer.ids) == asked.count
+        elif answer.finish_reason == "stop":
+            assert answer.ids == want
+        else:
+            assert stopped
+        self.histories.append(asked.prompt + tuple(answer.ids))
+
+    @invariant()
+    def every_block_is_accounted_for(self) -> None:
+        kv = self.engine.status()["kv"]
+        assert kv["free_blocks"] + kv["cached_blocks"] + kv["used_blocks"] == kv["num_blocks"]
+        if not self.asked:
+            assert kv["used_blocks"] == 0
+
+    def teardown(self) -> None:
+        self._finish_all(stopped=False)
+        self._run(self.engine.unload())
+        self.loop.close()
+
+
+TestConversations = Conversations.TestCase
+TestConversations.settings = settings(
+    max_examples=1000,
+    stateful_step_count=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
