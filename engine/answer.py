@@ -20,6 +20,7 @@ from engine.tokenizer.decoder import StreamDecoder
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Stopped = Callable[[], bool]
+LONGEST_CHARACTER = 4  # tokens, if each is a byte
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,10 @@ class Run:
         """Go on with the same model loaded anew, after its device was lost: ``deltas`` then takes
         the same ids, computes prompt and answer again, and continues where the answer stands."""
         self._use(model, session, scheduler)
+
+    def follow(self, ids: list[int]) -> None:
+        """The answer continues ``ids``, which may end within a character."""
+        self._decoder.push(ids[-LONGEST_CHARACTER:])
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one, ``answer`` is complete.

@@ -92,6 +92,11 @@ def check_messages(message: Mapping[str, Any]) -> list[dict[str, str]]:
     return messages
 
 
+def check_handle(message: Mapping[str, Any]) -> int:
+    """The ``continues`` of a request: the handle of an earlier answer."""
+    return _integer(message, "continues", 0, 0, 1 << 53)
+
+
 def _invalid(field: str, wanted: str, got: object) -> OctavoError:
     return OctavoError("request.invalid", f"{field} should be {wanted}, not {str(got)[:60]!r}.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from engine.ops.attention import KV_BLOCK
 from engine.scheduler import Scheduler
 from engine.session import NoRoomError, Session
 
+MOST_UNFINISHED = 64  # answers that can be continued
 State = Literal["empty", "loading", "ready", "generating"]
 
 
@@ -58,6 +60,8 @@ class Engine:
         self._changing = asyncio.Lock()
         self._healing = asyncio.Lock()
         self._requests: list[_Request] = []
+        # All tokens of answers that ended before the model did, by key, the latest last.
+        self._unfinished: OrderedDict[int, list[int]] = OrderedDict()
         self._measuring = False
         self._watchers: list[asyncio.Future[None]] = []  # of ends and stops
 
@@ -129,6 +133,23 @@ class Engine:
         """
         return self._answer(lambda model: model.prompts.encode(messages), config, key)
 
+    def go_on(
+        self, earlier: int, config: GenerateConfig, key: int | None = None
+    ) -> AsyncGenerator[Delta | Answer, None]:
+        """Continue the answer with the key ``earlier``, which was stopped or ended by its length,
+        exactly where it ended. Its text goes on with the next whole character.
+
+        Raises OctavoError request.invalid if there is none, or it was forgotten by a reset or a
+        load, or when 64 others came after it.
+        """
+
+        async def so_far(_: LoadedModel) -> list[int]:
+            if earlier not in self._unfinished:
+                raise OctavoError("request.invalid", f"There is no answer {earlier} to continue.")
+            return self._unfinished[earlier]
+
+        return self._answer(so_far, config, key, continues=True)
+
     def complete(
         self, ids: list[int], config: GenerateConfig, key: int | None = None
     ) -> AsyncGenerator[Delta | Answer, None]:
@@ -144,6 +165,7 @@ class Engine:
         prompt: Callable[[LoadedModel], Awaitable[list[int]]],
         config: GenerateConfig,
         key: int | None,
+        continues: bool = False,
     ) -> AsyncGenerator[Delta | Answer, None]:
         request, ready = await self._begin(key)
         try:
@@ -158,6 +180,8 @@ class Engine:
                     "Start a new conversation or shorten the message.",
                 )
             run = self._run(ready, config, ready.model.special.eos)
+            if continues:
+                run.follow(ids)
             healed = False
             while True:
                 try:
@@ -176,6 +200,10 @@ class Engine:
                     healed = True
                     ready = await self._heal(ready)
                     run.move(ready.model, Session(ready.model.pool), ready.scheduler)
+            if key is not None and run.answer.finish_reason != "stop":
+                self._unfinished[key] = ids + run.answer.ids
+                while len(self._unfinished) > MOST_UNFINISHED:
+                    self._unfinished.popitem(last=False)
         finally:
             self._end(request)
         yield run.answer
@@ -264,6 +292,7 @@ class Engine:
         self.stop()
         async with self._changing:
             await self._stopped()
+            self._unfinished.clear()
             if self._ready:
                 self._ready.model.pool.forget()
 
@@ -285,6 +314,7 @@ class Engine:
 
     async def _free(self) -> None:
         await self._stopped()
+        self._unfinished.clear()
         if self._ready:
             self._ready.model.close()
         self._ready = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.answer import Delta
 from engine.browser import BrowserHost
-from engine.config import GenerateConfig, LoadConfig, MeasureConfig, check_messages
+from engine.config import GenerateConfig, LoadConfig, MeasureConfig, check_handle, check_messages
 from engine.engine import Engine, describe
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
@@ -87,15 +87,17 @@ class Worker:
         }
 
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
-        messages = check_messages(message)
         config = GenerateConfig.from_wire(message)
-        events = self._engine.generate(messages, config, key=id)
+        if message.get("continues") is None:
+            events = self._engine.generate(check_messages(message), config, key=id)
+        else:
+            events = self._engine.go_on(check_handle(message), config, key=id)
         with self._stoppable_as(id, id):
             async for event in events:
                 if isinstance(event, Delta):
                     self._reply(id, "delta", text=event.text, num_tokens=event.num_tokens)
                 else:
-                    return event.to_wire()
+                    return {**event.to_wire(), "handle": id}
         raise AssertionError("an answer always ends")
 
     @contextmanager

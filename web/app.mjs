@@ -198,12 +198,13 @@ function submit() {
  */
 async function answer(question) {
   const mine = conversation;
+  log.querySelector("[data-testid=continue]")?.remove(); // only the last answer can go on
   const turn = showTurn(question);
   messages.push({ role: "user", content: question });
   errorArea.hidden = true;
   setState("generating");
   try {
-    const last = await stream(turn.view);
+    const last = await stream(turn.view, { messages });
     if (mine === conversation) finishTurn(turn, last);
   } catch (error) {
     if (mine === conversation) failTurn(turn, question, error);
@@ -211,13 +212,35 @@ async function answer(question) {
 }
 
 /**
+ * An answer that was stopped or ended by its length goes on. It never rejects.
+ *
+ * @param {Turn} turn
+ * @param {number} continues
+ */
+async function goOn(turn, continues) {
+  const mine = conversation;
+  messages.pop(); // comes back with what is added to it
+  turn.foot.replaceChildren();
+  turn.answer.ariaBusy = "true";
+  errorArea.hidden = true;
+  setState("generating");
+  try {
+    const last = await stream(turn.view, { continues });
+    if (mine === conversation) finishTurn(turn, last);
+  } catch (error) {
+    if (mine === conversation) failTurn(turn, "", error);
+  }
+}
+
+/**
  * Shows the answer as it comes.
  *
  * @param {MarkdownView} view
+ * @param {{messages: typeof messages} | {continues: number}} from
  * @returns {Promise<Chunk>} the last chunk
  */
-async function stream(view) {
-  const request = { ...options.generate, messages, stream: /** @type {const} */ (true) };
+async function stream(view, from) {
+  const request = { ...options.generate, ...from, stream: /** @type {const} */ (true) };
   const sent = performance.now();
   let first = 0;
   let shown = 0;
@@ -272,10 +295,11 @@ function showTurn(question) {
  */
 function finishTurn(turn, last) {
   const { finish_reason } = last.choices[0];
-  const { timing } = last.octavo;
+  const { timing, handle } = last.octavo;
   endTurn(turn);
   if (finish_reason !== "stop") {
     turn.foot.append(element("span", "finish", t(`finish_${finish_reason}`)));
+    if (handle !== undefined && turn.view.text) turn.foot.append(continueButton(turn, handle));
   }
   follow();
   if (timing) showStats({ ttft_ms: timing.ttft_ms, tokens_per_s: timing.decode_tokens_per_s });
@@ -311,6 +335,20 @@ function endTurn({ view, answer, foot }) {
   answer.ariaBusy = "false";
   messages.push({ role: "assistant", content: view.text });
   if (view.text) foot.append(copyButton(view.text));
+}
+
+/**
+ * @param {Turn} turn
+ * @param {number} handle
+ */
+function continueButton(turn, handle) {
+  const button = element("button", "link", t("continue"));
+  button.setAttribute("type", "button");
+  button.dataset.testid = "continue";
+  button.addEventListener("click", () => {
+    if (state !== "generating") answering = goOn(turn, handle);
+  });
+  return button;
 }
 
 /** @param {string} text */

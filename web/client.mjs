@@ -37,7 +37,9 @@
  * @typedef {{role: string, content: string | TextPart[]}} ChatMessage
  *
  * @typedef {object} CompletionOptions others of OpenAI's that would change the answer are refused
- * @property {ChatMessage[]} messages
+ * @property {ChatMessage[]} [messages] needed, unless `continues` is given
+ * @property {number} [continues] `octavo.handle` of an answer that was stopped or ended by its
+ *   length: it goes on exactly where it ended
  * @property {number} [temperature] 0 if absent: always the likeliest token
  * @property {number} [max_tokens]
  * @property {number} [max_completion_tokens] the newer name of max_tokens
@@ -56,7 +58,7 @@
  * @property {{index: 0, message: {role: "assistant", content: string},
  *   finish_reason: FinishReason}[]} choices
  * @property {CompletionUsage} usage
- * @property {{ids: number[], timing: Timing}} octavo
+ * @property {{ids: number[], timing: Timing, handle?: number}} octavo
  *
  * @typedef {object} ChatCompletionChunk
  * @property {string} id
@@ -66,7 +68,8 @@
  * @property {{index: 0, delta: {role?: "assistant", content?: string},
  *   finish_reason: FinishReason | null}[]} choices
  * @property {CompletionUsage} [usage] in the last chunk
- * @property {{num_tokens: number, ids?: number[], timing?: Timing}} octavo tokens so far
+ * @property {{num_tokens: number, ids?: number[], timing?: Timing, handle?: number}} octavo
+ *   tokens so far
  */
 
 /**
@@ -288,7 +291,7 @@ export class Octavo {
   async #complete(options) {
     const head = this.#head();
     const result = await this.#generate(options);
-    const { text, ids, finish_reason, usage, timing } = result;
+    const { text, ids, finish_reason, usage, timing, handle } = result;
     const message = { role: /** @type {const} */ ("assistant"), content: text };
     return {
       ...head,
@@ -296,7 +299,7 @@ export class Octavo {
       model: this.#modelName,
       choices: [{ index: 0, message, finish_reason }],
       usage: withTotal(usage),
-      octavo: { ids, timing },
+      octavo: { ids, timing, handle },
     };
   }
 
@@ -343,10 +346,10 @@ export class Octavo {
         num_tokens = delta.num_tokens;
         yield chunk({ content: delta.text });
       }
-      const { ids, timing, usage, finish_reason } = await arrivals.result;
+      const { ids, timing, usage, finish_reason, handle } = await arrivals.result;
       num_tokens = ids.length;
       const last = chunk({}, finish_reason);
-      yield { ...last, usage: withTotal(usage), octavo: { num_tokens, ids, timing } };
+      yield { ...last, usage: withTotal(usage), octavo: { num_tokens, ids, timing, handle } };
     } finally {
       // reached early when the caller leaves the loop: the engine must be free afterwards
       abort.abort();
@@ -487,12 +490,13 @@ function generateFields(options) {
       throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
     }
   }
-  if (!Array.isArray(options.messages)) {
+  const { temperature, seed, continues } = options;
+  if (continues == null && !Array.isArray(options.messages)) {
     throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
   }
-  const { temperature, seed } = options;
   const max_tokens = options.max_completion_tokens ?? options.max_tokens;
-  const fields = { messages: options.messages.map(plainMessage), temperature, seed, max_tokens };
+  const messages = continues == null ? options.messages?.map(plainMessage) : undefined;
+  const fields = { messages, continues, temperature, seed, max_tokens };
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null));
 }
 

@@ -40,7 +40,9 @@
  * @typedef {object} GenerateRequest
  * @property {number} id
  * @property {"generate"} kind
- * @property {Message[]} messages
+ * @property {Message[]} [messages]
+ * @property {number} [continues] instead of messages: the handle of an answer that was stopped, or
+ *   ended by its length, and goes on where it ended
  * @property {number} [temperature] 0 (greedy) if absent
  * @property {number} [max_tokens] up to the context if absent
  * @property {number} [seed] 0 if absent
@@ -122,6 +124,7 @@
  * @property {string} text
  * @property {number[]} ids
  * @property {"stop" | "length" | "cancelled"} finish_reason
+ * @property {number} [handle] by which the answer can be continued
  * @property {Usage} usage
  * @property {Timing} timing
  *

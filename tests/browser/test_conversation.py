@@ -106,6 +106,29 @@ def test_reset_then_the_first_answer_again_to_the_letter(tiny: Chat) -> None:
     assert tiny.ask(question) == first
 
 
+def test_continue(tiny: Chat) -> None:
+    """The button lengthens the last answer; through the API it is the rest, to the letter."""
+    tiny.ask(GOLDEN[1]["messages"][0]["content"])
+    short = tiny.answer
+    tiny.hook("continue").click()
+    tiny.until(f"document.querySelector('.answer').innerText.length > {len(short)}")
+    tiny.wait_for("ready")
+    assert tiny.page.get_by_test_id("answer").count() == 1
+    tiny.ask("And now?")
+    assert tiny.page.get_by_test_id("continue").count() == 1, "only the last answer can go on"
+
+    ids = tiny.page.evaluate(
+        """async (messages) => {
+          const first = await octavo.chat.completions.create({messages, max_tokens: 20});
+          const continues = first.octavo.handle;
+          const rest = await octavo.chat.completions.create({continues, max_tokens: 30});
+          return [...first.octavo.ids, ...rest.octavo.ids];
+        }""",
+        GOLDEN[0]["messages"],
+    )
+    assert ids == GOLDEN[0]["ids"][:50]
+
+
 def test_two_tabs(tiny: Chat, open_chat: Open) -> None:
     query = tiny.url.split("?")[1]
     other = open_chat(query, context=tiny.page.context).wait_for("ready")

@@ -210,3 +210,44 @@ def test_any_fields_get_an_answer(requests: list[tuple[str, dict[str, Any]]]) ->
             assert reply["kind"] == "result" or reply["error"]["code"] != "internal"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_an_answer_goes_on_where_it_ended(temperature: float) -> None:
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        config = {"temperature": temperature, "seed": 4}
+        whole = (await client.ask("generate", messages=HELLO, max_tokens=90, **config))["value"]
+        await client.ask("reset")
+        part = (await client.ask("generate", messages=HELLO, max_tokens=20, **config))["value"]
+        parts = [part]
+        for count in (1, 15, 30, 24):
+            handle = parts[-1]["handle"]
+            answer = await client.ask("generate", continues=handle, max_tokens=count, **config)
+            parts.append(answer["value"])
+            usage = answer["value"]["usage"]
+            assert usage["cached_tokens"] == usage["prompt_tokens"] - 1, "nothing is computed again"
+        assert [id for part in parts for id in part["ids"]] == whole["ids"]
+        # A character that was cut is said twice: as U+FFFD, and whole.
+        said = "".join(part["text"].removesuffix("\ufffd") for part in parts)
+        assert said == whole["text"].removesuffix("\ufffd")
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_continued() -> None:
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        first = await client.ask("generate", messages=HELLO, max_tokens=3)
+        handle = first["value"]["handle"]
+        for continues, code in ((handle + 99, "invalid"), ("1", "invalid"), (-1, "invalid")):
+            answer = await client.ask("generate", continues=continues)
+            assert answer["error"]["code"] == f"request.{code}"
+        await client.ask("reset")
+        assert (await client.ask("generate", continues=handle))["error"][
+            "code"
+        ] == "request.invalid"
+
+    asyncio.run(run())
