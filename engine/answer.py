@@ -16,6 +16,7 @@ from engine.models.plans import DECODE, HEAD, PREFILL
 from engine.ops.state import STEP, StepRecord, tokens_tensor
 from engine.scheduler import Scheduler
 from engine.session import Session
+from engine.stops import StopStrings
 from engine.tokenizer.decoder import StreamDecoder
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -88,6 +89,7 @@ class Run:
         self._now = host.now
         self._ends = ends
         self._decoder = StreamDecoder(model.token_bytes)
+        self._stops = StopStrings(config.stop)
         self.answer = Answer()
         self._num_sampled = 0
         self._position = 0  # of the next token to compute
@@ -167,7 +169,7 @@ class Run:
         # Bursts that were in flight beyond the end do not count.
         answer.decode_seconds = self._last_token - started - answer.first_token_seconds
         answer.host_seconds = self._now() - started - self._waited
-        tail = self._decoder.flush()
+        tail = self._stops.push(self._decoder.flush()) + self._stops.flush()
         answer.text += tail
         if tail:
             yield Delta(tail, len(answer.ids))
@@ -250,10 +252,13 @@ class Run:
         new text."""
         answer = self.answer
         kept: list[int] = []
+        text = ""
         ended = False
         for id in ids:
             kept.append(id)
-            if id in self._ends:
+            if self._config.stop:  # else all at once is quicker
+                text += self._stops.push(self._decoder.push([id]))
+            if id in self._ends or self._stops.found:
                 answer.finish_reason, ended = "stop", True
             elif len(answer.ids) + len(kept) >= limit:
                 ended = True
@@ -261,7 +266,8 @@ class Run:
                 break
         self._session.append(kept)
         answer.ids += kept
-        text = self._decoder.push(kept)
+        if not self._config.stop:
+            text = self._decoder.push(kept)
         answer.text += text
         return ended, Delta(text, len(answer.ids)) if text else None
 

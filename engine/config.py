@@ -11,6 +11,8 @@ from engine.errors import OctavoError
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 Activations = Literal["auto", "f32", "q16", "q8"]
 DEFAULT_CONTEXT = 2048  # tokens
+MAX_STOPS = 16
+MAX_STOP = 1024  # characters
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,21 @@ class LoadConfig:
 
 @dataclass(frozen=True)
 class GenerateConfig:
-    """How to answer: temperature (0 is greedy), most new tokens (None: up to the context), seed."""
+    """How to answer: temperature (0 is greedy), most new tokens (None: up to the context), seed,
+    and texts before which the answer ends."""
 
     temperature: float = 0.0
     max_tokens: int | None = None
     seed: int = 0
+    stop: tuple[str, ...] = ()
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> GenerateConfig:
         """Check the fields of a ``generate`` request."""
         temperature = _temperature(message)
         limit = _optional(message, "max_tokens", 1, 1 << 20)
-        return cls(temperature, limit, _integer(message, "seed", 0, 0, 2**32 - 1))
+        seed = _integer(message, "seed", 0, 0, 2**32 - 1)
+        return cls(temperature, limit, seed, _stops(message))
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,16 @@ def _invalid(field: str, wanted: str, got: object) -> OctavoError:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _stops(message: Mapping[str, Any]) -> tuple[str, ...]:
+    value = message.get("stop")
+    stops = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
+        raise _invalid("stop", f"a text or a list of at most {MAX_STOPS}", value)
+    if not all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP for stop in stops):
+        raise _invalid("stop", f"made of texts of 1 to {MAX_STOP} characters", value)
+    return tuple(stops)
 
 
 def _temperature(message: Mapping[str, Any]) -> float:

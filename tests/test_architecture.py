@@ -20,7 +20,7 @@ LAYERS = [
     ["browser"],
     ["selftest", "tuning"],
     ["scheduler"],
-    ["session", "turns"],
+    ["session", "turns", "stops"],
     ["prompt", "kv"],
     ["chat"],
     ["models"],

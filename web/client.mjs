@@ -44,6 +44,7 @@
  * @property {number} [max_tokens]
  * @property {number} [max_completion_tokens] the newer name of max_tokens
  * @property {number} [seed]
+ * @property {string | string[]} [stop] texts before which the answer ends
  * @property {boolean} [stream]
  * @property {AbortSignal} [signal] an abort ends the answer as `stop()` does
  *
@@ -80,7 +81,7 @@
  */
 
 const REFUSED = [
-  "n", "top_p", "stop", "tools", "tool_choice", "functions", "response_format", "logprobs",
+  "n", "top_p", "tools", "tool_choice", "functions", "response_format", "logprobs",
   "logit_bias", "presence_penalty", "frequency_penalty", "audio", "modalities",
 ];
 
@@ -490,13 +491,13 @@ function generateFields(options) {
       throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
     }
   }
-  const { temperature, seed, continues } = options;
+  const { temperature, seed, stop, continues } = options;
   if (continues == null && !Array.isArray(options.messages)) {
     throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
   }
   const max_tokens = options.max_completion_tokens ?? options.max_tokens;
   const messages = continues == null ? options.messages?.map(plainMessage) : undefined;
-  const fields = { messages, continues, temperature, seed, max_tokens };
+  const fields = { messages, continues, temperature, seed, stop, max_tokens };
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null));
 }
 

@@ -46,6 +46,7 @@
  * @property {number} [temperature] 0 (greedy) if absent
  * @property {number} [max_tokens] up to the context if absent
  * @property {number} [seed] 0 if absent
+ * @property {string | string[]} [stop] texts before which the answer ends
  *
  * @typedef {{id: number, kind: "stop", target?: number}} StopRequest without target: whatever runs
  * @typedef {{id: number, kind: "reset" | "status" | "unload"}} PlainRequest

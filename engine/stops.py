@@ -1,0 +1,39 @@
+"""Stop strings: where an answer ends although the model would go on."""
+
+from __future__ import annotations
+
+
+class StopStrings:
+    """Passes text on up to the first stop string; what may be the beginning of one waits."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.found = False
+
+    def push(self, text: str) -> str:
+        """The text that is certain by now; ``found`` tells whether a stop string came."""
+        if not self._stops or self.found:
+            return "" if self.found else text
+        self._held += text
+        places = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if places:
+            self.found = True
+            out, self._held = self._held[: min(places)], ""
+            return out
+        certain = len(self._held) - self._waiting()
+        out, self._held = self._held[:certain], self._held[certain:]
+        return out
+
+    def _waiting(self) -> int:
+        """Length of the longest end of the text that begins a stop string."""
+        longest = max(len(stop) for stop in self._stops) - 1
+        for count in range(min(longest, len(self._held)), 0, -1):
+            if any(stop.startswith(self._held[-count:]) for stop in self._stops):
+                return count
+        return 0
+
+    def flush(self) -> str:
+        """What waited, as nothing more will come."""
+        out, self._held = self._held, ""
+        return out
