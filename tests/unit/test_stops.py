@@ -71,9 +71,10 @@ def test_an_answer_ends_before_a_stop_string() -> None:
         assert "".join(texts) == answer.text
         assert answer.finish_reason == "stop"
         assert answer.ids == whole.ids[: len(answer.ids)]
-    answer, texts = answer_with("never to be found")
-    assert (answer.text, answer.ids) == (whole.text, whole.ids)
-    assert "".join(texts) == whole.text
+    for stop in ("never to be found", whole.text[-2:] + " never to be found"):
+        answer, texts = answer_with(stop)
+        assert (answer.text, answer.ids) == (whole.text, whole.ids)
+        assert "".join(texts) == whole.text
 
 
 @pytest.mark.parametrize("stop", [7, "", [""], ["a"] * 17, ["a" * 1025], [1], {"a": 1}])
