@@ -49,6 +49,8 @@ const QUICK = {
 };
 const MIN_STEPS = 8;
 const LONG = { prefill: 2048, context: 8192, steps: 64 };
+const HISTORY_TOKENS = 1000; // about, of the conversation whose second turn is timed
+const HISTORY = "The sea is wide, and the old lighthouse stands alone. ".repeat(80);
 const WARM_TEMPERATURE = 0.8; // of the sampled decode row
 
 const engine = address.get("engine") ?? "octavo";
@@ -98,6 +100,7 @@ async function measureAll() {
   await measureFirstTokens(client);
   await measureSpeed(client, sizes);
   await measureStops(client, sizes.stops);
+  if (!device.software && model.context >= HISTORY_TOKENS * 1.3) await measureReuse(client);
   if (device.kind === "webgpu" && !device.software && !address.get("context")) {
     await measureLong(client, options, sizes);
   }
@@ -258,14 +261,9 @@ async function measureFirstTokens(client) {
       { role: "system", content: `${start} short answer, please.` },
       { role: "user", content: "Which animals live in the deep sea, and what do they eat?" },
     ];
-    const started = performance.now();
-    let first = 0;
-    const request = { messages, max_tokens: 6, stream: /** @type {const} */ (true) };
-    for await (const chunk of client.chat.completions.create(request)) {
-      if (chunk.octavo.num_tokens) first ||= performance.now() - started;
-      prompt_tokens = chunk.usage?.prompt_tokens ?? prompt_tokens;
-    }
-    times.push(first);
+    const first = await firstToken(client, messages);
+    prompt_tokens = first.prompt_tokens;
+    times.push(first.ms);
   }
   const note = `${prompt_tokens} prompt tokens`;
   add("ttft_cold_ms", "time to first token, first answer", times[0], "ms", note);
@@ -349,6 +347,41 @@ function decodeRows(context, steps, all) {
   const held = Object.entries(memory);
   add("memory_mb", "device memory", held.reduce((sum, [, bytes]) => sum + bytes, 0) / 1e6, "MB");
   for (const [label, bytes] of held) add(`memory_${label}_mb`, `  ${label}`, bytes / 1e6, "MB");
+}
+
+/**
+ * The first token of a second turn, with what the first one left in the KV cache and without.
+ *
+ * @param {Octavo} client
+ */
+async function measureReuse(client) {
+  await say("A second turn");
+  await client.reset();
+  const question = { role: "user", content: `${HISTORY} Is anybody there?` };
+  const { choices } = await client.chat.completions.create({ messages: [question], max_tokens: 8 });
+  const messages = [question, choices[0].message, { role: "user", content: "And then?" }];
+  const reused = await firstToken(client, messages);
+  await client.reset();
+  const fresh = await firstToken(client, messages);
+  const note = `${fresh.prompt_tokens} prompt tokens`;
+  add("ttft_second_turn_ms", "first token of a second turn", reused.ms, "ms", note);
+  add("reuse", "  without the KV cache, to that", fresh.ms / reused.ms, "times");
+}
+
+/**
+ * @param {Octavo} client
+ * @param {import("./client.mjs").ChatMessage[]} messages
+ */
+async function firstToken(client, messages) {
+  const started = performance.now();
+  let ms = 0;
+  let prompt_tokens = 0;
+  const request = { messages, max_tokens: 6, stream: /** @type {const} */ (true) };
+  for await (const chunk of client.chat.completions.create(request)) {
+    if (chunk.octavo.num_tokens) ms ||= performance.now() - started;
+    prompt_tokens = chunk.usage?.prompt_tokens ?? prompt_tokens;
+  }
+  return { ms, prompt_tokens };
 }
 
 /**

@@ -296,3 +296,29 @@ def test_an_insecure_address_is_named_as_the_reason(
         assert chat.state == "error"
     finally:
         browser.close()
+
+
+def test_three_hundred_answers_leave_nothing_behind(tiny: Chat) -> None:
+    """Stopped, left and reset at random: memory and blocks stay level, and the engine is right."""
+    levels = tiny.page.evaluate(
+        """async (messages) => {
+          const levels = [];
+          for (let i = 0; i < 300; i++) {
+            const stream = octavo.chat.completions.create({messages, max_tokens: 20, stream: true});
+            for await (const chunk of stream) {
+              if (i % 3 === 0 && chunk.octavo.num_tokens > i % 7) octavo.stop();
+              if (i % 5 === 0 && chunk.octavo.num_tokens > 1) break;
+            }
+            if (i % 4 === 0) await octavo.reset();
+            if (i % 10 === 9) levels.push(await octavo.status());
+          }
+          return levels;
+        }""",
+        GOLDEN["messages"],
+    )
+    assert {level["memory_bytes"] for level in levels} == {levels[0]["memory_bytes"]}
+    for level in levels:
+        kv = level["kv"]
+        assert (level["state"], level["answers"], kv["used_blocks"]) == ("ready", 0, 0)
+        assert kv["free_blocks"] + kv["cached_blocks"] == kv["num_blocks"]
+    answers(tiny)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Awaitable
 from typing import Any
@@ -722,5 +723,32 @@ def test_no_room_for_one_alone_is_an_error() -> None:
             await asyncio.wait_for(complete(engine, [5] * 40), 5)
         assert caught.value.code == "prompt.too_long"
         assert engine.state == "ready"
+
+    asyncio.run(run())
+
+
+def test_three_hundred_answers_leave_nothing_behind() -> None:
+    """Answers, stopped and abandoned ones, resets: objects and blocks stay level."""
+
+    async def run() -> None:
+        engine = await loaded()
+        counts: list[int] = []
+        for i in range(300):
+            messages = [{"role": "user", "content": f"Tell me of island {i % 7}."}]
+            events = engine.generate(messages, GenerateConfig(max_tokens=1 + i % 23), key=i)
+            async for event in events:
+                if i % 3 == 0:
+                    engine.stop(i)
+                if i % 5 == 0 and isinstance(event, Delta):
+                    break
+            await events.aclose()
+            if i % 10 == 9:
+                await engine.reset()
+            if i in (99, 299):
+                gc.collect()
+                counts.append(len(gc.get_objects()))
+        assert counts[1] <= counts[0] + 50
+        kv = engine.status()["kv"]
+        assert kv["free_blocks"] == kv["num_blocks"]
 
     asyncio.run(run())
