@@ -32,7 +32,11 @@ class _Ready:
     @classmethod
     def of(cls, model: LoadedModel) -> _Ready:
         """A model that was just loaded."""
-        scheduler = Scheduler(model.device.traits.chunk, model.context)
+        traits = model.device.traits
+        # The CPU computes a burst when it is waited for: a second one in flight would seem to take
+        # no time at all, and the next be far too long.
+        in_flight = 1 if traits.kind == "cpu" else 2
+        scheduler = Scheduler(traits.chunk, model.context, in_flight)
         if model.prefill_sample:
             scheduler.prefill_pace.measured(*model.prefill_sample)
         return cls(model, scheduler)

@@ -56,8 +56,9 @@ class Scheduler:
     """Plans the steps of sequences, and whose they are; knows the device only by its chunk size
     and pace."""
 
-    def __init__(self, chunk: int, context: int) -> None:
+    def __init__(self, chunk: int, context: int, most_in_flight: int = 2) -> None:
         self.context = context
+        self._most_in_flight = most_in_flight
         self.turns = Turns()
         self.prefill_pace = Pace(PREFILL_SECONDS, min(SMALLEST_CHUNK, chunk), chunk)
         self.decode_pace = Pace(DECODE_SECONDS, 1, MAX_BURST)
@@ -78,4 +79,4 @@ class Scheduler:
     def depth(self) -> int:
         """Bursts in flight: two hide the way to the GPU and back, but a burst of one step is
         slow enough to hide it by itself."""
-        return 2 if self.decode_pace.size > 1 else 1
+        return self._most_in_flight if self.decode_pace.size > 1 else 1

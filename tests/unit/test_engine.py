@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 from collections.abc import Awaitable
 from typing import Any
 
@@ -20,6 +21,7 @@ from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.kv import BlockPool
 from engine.models.plans import DECODE, HEAD, PREFILL
+from engine.scheduler import DECODE_SECONDS
 from tests.conftest import ROOT
 from tests.native import NativeHost
 
@@ -401,7 +403,8 @@ def test_a_device_that_fails_leaves_the_engine_usable() -> None:
         engine = await loaded(device=device)
         assert engine._ready
         scheduler = engine._ready.scheduler
-        scheduler.decode_pace.size = 8  # two bursts in flight
+        scheduler.decode_pace.size = 8  # two bursts in flight, as on a GPU
+        scheduler._most_in_flight = 2
         good, count = device.run, 0
 
         def sometimes(*args: Any) -> Awaitable[list[int]]:
@@ -750,5 +753,28 @@ def test_three_hundred_answers_leave_nothing_behind() -> None:
         assert counts[1] <= counts[0] + 50
         kv = engine.status()["kv"]
         assert kv["free_blocks"] == kv["num_blocks"]
+
+    asyncio.run(run())
+
+
+def test_bursts_of_the_cpu_are_as_long_as_they_should_be() -> None:
+    """A device that computes when it is waited for is not thought quicker than it is."""
+
+    async def run() -> None:
+        device = CpuDevice()
+        engine = await loaded(device=device)
+        run_burst, sizes = device.run, list[int]()
+
+        async def slowly(
+            plans: list[str], tokens: int, repeat: int, first: int, count: int
+        ) -> list[int]:
+            if plans == [DECODE]:
+                sizes.append(repeat)
+                time.sleep(repeat * DECODE_SECONDS / 2.5)
+            return await run_burst(plans, tokens, repeat, first, count)
+
+        device.run = slowly  # type: ignore[method-assign,assignment]
+        await chat(engine, CHAT, max_tokens=40)
+        assert max(sizes[3:]) <= 3
 
     asyncio.run(run())
