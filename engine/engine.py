@@ -199,7 +199,10 @@ class Engine:
                         run.answer.finish_reason = "cancelled"
                         break
                 except Exception as error:
-                    if healed or as_octavo_error(error).code != "gpu.lost":
+                    # Another answer may have met the loss first: then this one finds its model
+                    # closed, in whatever way.
+                    lost = as_octavo_error(error).code == "gpu.lost" or self._ready is not ready
+                    if healed or not lost:
                         raise
                     healed = True
                     ready = await self._heal(ready)
@@ -252,8 +255,8 @@ class Engine:
         """Join those who answer; OctavoError engine.not_loaded or engine.busy."""
         if self._loading:
             raise OctavoError("engine.busy", "A model is being loaded.")
-        async with self._changing:
-            pass  # a reset under way ends first; from here to the end nothing is awaited
+        async with self._changing, self._healing:
+            pass  # a reset or a new device under way comes first; then nothing is awaited
         if not self._ready:
             raise OctavoError("engine.not_loaded", hint="Load a model first.")
         if self._measuring:

@@ -543,6 +543,27 @@ def test_an_answer_goes_on_after_the_device_was_lost(temperature: float) -> None
     asyncio.run(run())
 
 
+def test_all_answers_go_on_after_the_device_was_lost() -> None:
+    """It is replaced once, and whoever asks meanwhile waits for it."""
+
+    async def run(at: int) -> int:
+        host = LosingHost(at)
+        engine = Engine(host)
+        await engine.load(LoadConfig(context=512, kv_tokens=2048), lambda *_: None)
+        tasks = [asyncio.ensure_future(chat(engine, m, max_tokens=120)) for m in ISLANDS[:2]]
+        while host.opened == 1 and not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+        tasks.append(asyncio.ensure_future(chat(engine, ISLANDS[2], max_tokens=120)))
+        for ids, answer in zip(wanted, await asyncio.gather(*tasks), strict=True):
+            assert answer.ids == ids
+        return host.opened
+
+    wanted = [asyncio.run(alone(m, max_tokens=120)).ids for m in ISLANDS[:3]]
+    opened = [asyncio.run(run(at)) for at in (5, 8, 11, 14)]
+    assert set(opened) <= {1, 2}
+    assert 2 in opened
+
+
 def test_a_second_loss_ends_the_answer() -> None:
     async def run() -> None:
         engine = Engine(LosingHost(8, losses=2))
