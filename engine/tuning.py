@@ -28,7 +28,8 @@ BUDGET_SECONDS = 2.0  # of a load, after the warm-up
 LARGEST_BYTES = 96 << 20  # of a call's tensors; a larger product is bound by memory in any variant
 COPIES_BYTES = 64 << 20  # of a weight: calls take turns on copies that no cache holds together
 MOST_COPIES = 16
-SLICE_SECONDS = 0.005  # of one measurement: timestamps may come in steps of 0.1 ms
+SLICE_SECONDS = 0.005  # of one measurement at least
+MOST_CALLS = 1 << 12  # of one measurement
 KEY_SECONDS = 0.08  # for all variants of a call
 WARM_SECONDS = 0.8  # at most, until a GPU that was idle has clocked up
 WARM_SLICE_SECONDS = 0.05  # without a pause
@@ -190,12 +191,13 @@ async def _measure_call(
 
     results = {name: await _result(device, call, plan) for name, plan in once.items()}
     first = next(iter(results.values()))
-    best: dict[str, float] = {}
+    best = dict.fromkeys(timed, math.inf)
+    repeats = dict.fromkeys(timed, 1)
     started = now()
-    while not best or now() - started < KEY_SECONDS:
+    while math.inf in best.values() or now() - started < KEY_SECONDS:
         for name, plan in timed.items():
-            seconds = await _seconds(device, plan, best.get(name))
-            best[name] = min(seconds, best.get(name, seconds))
+            seconds, repeats[name] = await _seconds(device, plan, repeats[name], SLICE_SECONDS)
+            best[name] = min(seconds, best[name])
     return [
         Timing(call.key, call.label, name, best[name], _nbytes(call), _same(result, first))
         for name, result in results.items()
@@ -213,19 +215,21 @@ async def _warm_up(
     await device.compile([plan], lambda *_: None)
     started, best, still, repeat = now(), math.inf, 0, 1
     while still < STILL and now() - started < WARM_SECONDS:
-        seconds = max(await device.time(plan.name, tokens, repeat), 1e-9) / repeat
+        seconds, repeat = await _seconds(device, plan, repeat, WARM_SLICE_SECONDS)
         still = 0 if seconds < CLEARLY * best else still + 1
         best = min(best, seconds)
-        repeat = math.ceil(WARM_SLICE_SECONDS / best)
     return []
 
 
-async def _seconds(device: Device, plan: Plan, guess: float | None) -> float:
-    """Time of one call, from SLICE_SECONDS of them where a ``guess`` tells how many that are."""
-    count = len(plan.calls)
-    repeat = max(1, math.ceil(SLICE_SECONDS / (guess * count))) if guess else 1
-    seconds = await device.time(plan.name, plan.tokens, repeat)
-    return max(seconds, 1e-9) / (repeat * count)
+async def _seconds(device: Device, plan: Plan, repeat: int, shortest: float) -> tuple[float, int]:
+    """Time of one call, and how often the plan had to be replayed for it. Only what takes at least
+    ``shortest`` seconds says anything: browsers round timestamps to 0.1 ms."""
+    while True:
+        seconds = await device.time(plan.name, plan.tokens, repeat)
+        count = repeat * len(plan.calls)
+        if seconds >= shortest or count >= MOST_CALLS:
+            return max(seconds, 1e-9) / count, repeat
+        repeat *= 4
 
 
 async def _result(device: Device, call: Call, plan: Plan) -> list[float]:

@@ -27,8 +27,8 @@ TRAITS = Traits("webgpu", "fake", subgroup=32, activations="q16", chunk=64)
 
 
 class FakeDevice(NullDevice):
-    """A device with a clock: every run takes ``seconds`` a call, those of the variant ``fast`` a
-    tenth of it; what ``wrong`` writes is other than what the rest writes."""
+    """A device with a clock of 0.1 ms: every call takes 10 us, those of the variant ``fast`` 1 us;
+    what ``wrong`` writes is other than what the rest writes."""
 
     def __init__(self, fast: str = "", wrong: str = "", broken: str = "") -> None:
         super().__init__(TRAITS)
@@ -36,6 +36,7 @@ class FakeDevice(NullDevice):
         self.clock = 0.0
         self.compiled: list[str] = []
         self.warm = False
+        self.longest = 0  # calls in one measurement
         self._last = ""
 
     async def compile(self, plans: Sequence[Plan], progress: object) -> None:  # type: ignore[override]
@@ -57,10 +58,11 @@ class FakeDevice(NullDevice):
 
     async def time(self, plan: str, tokens: int, repeat: int) -> float:
         calls = self.plans[plan].calls
-        each = 1e-5 if self._is(self.plans[plan], self.fast) else 1e-4
+        each = 1e-6 if self._is(self.plans[plan], self.fast) else 1e-5
         self.warm |= plan == "warm"
         self.clock += each * repeat * len(calls)
-        return each * repeat * len(calls)
+        self.longest = max(self.longest, repeat * len(calls))
+        return int(each * repeat * len(calls) * 1e4) / 1e4
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         value = 2.0 if self._is(self.plans[self._last], self.wrong) else 1.0
@@ -92,6 +94,8 @@ def test_the_fastest_is_chosen_if_it_is_right() -> None:
     device = FakeDevice(fast=FAST)
     timings = measured(device)
     assert device.warm
+    assert device.longest < 1 << 15, "a clock that says 0 leads to no endless work"
+    assert all(5e-7 < t.seconds < 2e-5 for t in timings), "what is too short says nothing"
     chosen = choose(timings)
     teams = {t.key for t in timings if t.label.startswith("linear_team")}
     assert teams
