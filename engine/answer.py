@@ -84,7 +84,7 @@ class Run:
         host: Host,
         ends: frozenset[int],
     ) -> None:
-        self._use(model, session, scheduler)
+        self.move(model, session, scheduler)
         self._config = config
         self._now = host.now
         self._ends = ends
@@ -98,16 +98,13 @@ class Run:
         self._has_turn = False
         self._started = host.now()
 
-    def _use(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
+    def move(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
+        """Go on with the same model loaded anew, after its device was lost: ``deltas`` then takes
+        the same ids, computes prompt and answer again, and continues where the answer stands."""
         self._model = model
         self._device = model.device
         self._session = session
         self._scheduler = scheduler
-
-    def move(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
-        """Go on with the same model loaded anew, after its device was lost: ``deltas`` then takes
-        the same ids, computes prompt and answer again, and continues where the answer stands."""
-        self._use(model, session, scheduler)
 
     def follow(self, ids: list[int]) -> None:
         """The answer continues ``ids``, which may end within a character."""
@@ -119,9 +116,7 @@ class Run:
         After a gpu.lost (and ``move``) or a NoRoomError it can be called again with the same ids:
         it computes prompt and answer so far anew and goes on.
         """
-        turns = self._scheduler.turns
-        await turns.take()
-        self._has_turn = True
+        await self._take_turn()
         try:
             async with aclosing(self._deltas(ids, stopped)) as deltas:
                 async for delta in deltas:
@@ -129,21 +124,25 @@ class Run:
         finally:
             self._session.release()
             if self._has_turn:
-                self._has_turn = False
-                turns.give()
+                self._give_turn()
+
+    async def _take_turn(self) -> None:
+        started = self._now()
+        await self._scheduler.turns.take()
+        self._waited += self._now() - started
+        self._has_turn = True
+
+    def _give_turn(self) -> None:
+        self._has_turn = False
+        self._scheduler.turns.give()
 
     async def _share(self) -> bool:
         """Let another answer have its turn, if one wants it; whether the device's state was
         another's in between."""
-        turns = self._scheduler.turns
-        if not turns.wanted:
+        if not self._scheduler.turns.wanted:
             return False
-        self._has_turn = False
-        turns.give()
-        started = self._now()
-        await turns.take()
-        self._waited += self._now() - started
-        self._has_turn = True
+        self._give_turn()
+        await self._take_turn()
         self._write_table(0)
         return True
 

@@ -1,4 +1,4 @@
-"""The engine: one loaded model, one conversation, one answer at a time."""
+"""The engine: one loaded model, and answers that take turns on it."""
 
 from __future__ import annotations
 

@@ -192,51 +192,56 @@ function submit() {
 }
 
 /**
- * One turn of the conversation. It never rejects: failures are shown.
+ * One turn of the conversation.
  *
  * @param {string} question
  */
 async function answer(question) {
-  const mine = conversation;
   log.querySelector("[data-testid=continue]")?.remove(); // only the last answer can go on
   const turn = showTurn(question);
   messages.push({ role: "user", content: question });
+  await respond(turn, question, { messages });
+}
+
+/**
+ * An answer that was stopped or ended by its length goes on.
+ *
+ * @param {Turn} turn
+ * @param {number} continues
+ */
+async function goOn(turn, continues) {
+  messages.pop(); // comes back with what is added to it
+  turn.foot.replaceChildren();
+  turn.answer.ariaBusy = "true";
+  await respond(turn, "", { continues });
+}
+
+/**
+ * Shows an answer and its end. It never rejects: failures are shown.
+ *
+ * @param {Turn} turn
+ * @param {string} question
+ * @param {From} from
+ */
+async function respond(turn, question, from) {
+  const mine = conversation;
   errorArea.hidden = true;
   setState("generating");
   try {
-    const last = await stream(turn.view, { messages });
+    const last = await stream(turn.view, from);
     if (mine === conversation) finishTurn(turn, last);
   } catch (error) {
     if (mine === conversation) failTurn(turn, question, error);
   }
 }
 
-/**
- * An answer that was stopped or ended by its length goes on. It never rejects.
- *
- * @param {Turn} turn
- * @param {number} continues
- */
-async function goOn(turn, continues) {
-  const mine = conversation;
-  messages.pop(); // comes back with what is added to it
-  turn.foot.replaceChildren();
-  turn.answer.ariaBusy = "true";
-  errorArea.hidden = true;
-  setState("generating");
-  try {
-    const last = await stream(turn.view, { continues });
-    if (mine === conversation) finishTurn(turn, last);
-  } catch (error) {
-    if (mine === conversation) failTurn(turn, "", error);
-  }
-}
+/** @typedef {{messages: typeof messages} | {continues: number}} From */
 
 /**
  * Shows the answer as it comes.
  *
  * @param {MarkdownView} view
- * @param {{messages: typeof messages} | {continues: number}} from
+ * @param {From} from
  * @returns {Promise<Chunk>} the last chunk
  */
 async function stream(view, from) {
