@@ -19,9 +19,10 @@ MAX_STOP = 1024  # characters
 class LoadConfig:
     """How to load a model: its manifest's address, the device, the context in tokens, the tokens
     that the KV cache has room for in all conversations together (None: one context), whether
-    activations may be rounded to integers (auto: to 15 bits, where only that is fast enough), and
-    whether kernel variants are measured (None: on a real GPU, those not measured before; true:
-    all of them, however long it takes)."""
+    activations may be rounded to integers (auto: to 15 bits where that is faster; in products of
+    many tokens of a large model, on a real GPU, to 8 bits), and whether kernel variants are
+    measured (None: on a real GPU, those not measured before; true: all of them, however long it
+    takes)."""
 
     model: str = ""  # the catalogue's default
     device: DeviceChoice = "auto"

@@ -346,7 +346,7 @@ class Engine:
 
 def describe(model: LoadedModel) -> dict[str, Any]:
     """Device, model and memory of a loaded model, as it crosses to the page."""
-    traits, memory = model.device.traits, model.device.memory()
+    traits, memory = model.traits, model.device.memory()
     return {
         "device": {
             "kind": traits.kind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from engine.backends.base import Device, persistent_tensors, weights_of
@@ -17,7 +17,7 @@ from engine.models import ModelConfig, open_model
 from engine.models.plans import DECODE, HEAD, PREFILL, build_plans, rope_table
 from engine.ops.attention import KV_BLOCK, KVLayout
 from engine.ops.state import STEP, StepRecord
-from engine.plan import Plan
+from engine.plan import Plan, Traits
 from engine.prompt import Prompts
 from engine.tokenizer import Encoder
 from engine.tokenizer.decoder import token_bytes
@@ -26,6 +26,7 @@ from engine.tuning import Timing, tune
 from engine.weights.gguf import GGUF, HeaderIncomplete, read_header
 from engine.weights.loading import shard_jobs
 
+BYTE_ACTIVATIONS_FROM = 1_000_000_000  # parameters
 LARGE_CHUNK = 64  # tokens
 QUICK_SECONDS = 0.4  # for a chunk, on devices with small ones
 HEADER_BYTES = 4 << 20  # what is read of the first shard at once
@@ -82,6 +83,7 @@ class LoadedModel:
     context: int
     device: Device
     device_reason: str
+    traits: Traits  # of the device, as the plans were built for it
     kv: KVLayout
     pool: BlockPool
     plans: Mapping[str, Plan]
@@ -123,7 +125,8 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         context = min(config.context, model.config.context)
         num_blocks = -(-max(context, config.kv_tokens or 0) // KV_BLOCK)
         kv = model.config.kv_layout(num_blocks, context)
-        plans = build_plans(model, device.traits, kv)
+        traits = _traits_for(model.config, device, config)
+        plans = build_plans(model, traits, kv)
         timings: list[Timing] = []
         if config.tune or (config.tune is None and _is_real_gpu(device)):
             choices, timings = await tune(
@@ -155,6 +158,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             context=context,
             device=device,
             device_reason=reason,
+            traits=traits,
             kv=kv,
             pool=BlockPool(num_blocks),
             plans=plans,
@@ -173,6 +177,15 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         if encoder:
             encoder.close()
         raise
+
+
+def _traits_for(model: ModelConfig, device: Device, config: LoadConfig) -> Traits:
+    """A large model's products of many tokens take 8-bit activations on a real GPU, unless told
+    otherwise: half the work, and large models bear it (tests/bench/LOG.md)."""
+    large = model.parameters >= BYTE_ACTIVATIONS_FROM
+    if config.activations == "auto" and large and _is_real_gpu(device):
+        return replace(device.traits, activations="q8")
+    return device.traits
 
 
 def _is_real_gpu(device: Device) -> bool:

@@ -24,7 +24,7 @@ from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, Plan, Tensor, Weight, plane_name
 from engine.shaders import fingerprint
 
-BUDGET_SECONDS = 2.0  # of a load, after the warm-up
+BUDGET_SECONDS = 1.2  # of a load, after the warm-up
 LARGEST_BYTES = 96 << 20  # of a call's tensors; a larger product is bound by memory in any variant
 COPIES_BYTES = 64 << 20  # of a weight: calls take turns on copies that no cache holds together
 MOST_COPIES = 16

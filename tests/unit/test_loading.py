@@ -14,13 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine import loader
 from engine.backends.cpu import CpuDevice
+from engine.backends.null import NullDevice
 from engine.backends.webgpu import WebGpuDevice, traits_of
-from engine.config import LoadConfig
-from engine.engine import Engine
+from engine.config import Activations, LoadConfig
+from engine.engine import Engine, describe
 from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
-from engine.plan import Tensor
+from engine.models.plans import PREFILL
+from engine.plan import Tensor, Traits
 from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
 from engine.weights.quants import QUANTS, dequantize, make_weight
@@ -218,6 +221,31 @@ def test_traits_of_adapters() -> None:
     assert (soft.subgroup, soft.barriers, soft.activations) == (0, False, "q16")
     assert traits_of(description | {"software": True}, "f32").activations == "f32"
     assert replace(real, chunk=1).chunk == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "large", "software", "taken"),
+    [
+        ("auto", True, False, "q8"),
+        ("auto", False, False, "q16"),
+        ("auto", True, True, "q16"),
+        ("q16", True, False, "q16"),
+    ],
+)
+def test_large_models_take_bytes_as_activations(
+    monkeypatch: pytest.MonkeyPatch, asked: Activations, large: bool, software: bool, taken: str
+) -> None:
+    monkeypatch.setattr(loader, "BYTE_ACTIVATIONS_FROM", 1 if large else 1 << 40)
+    device = NullDevice(Traits("webgpu", software=software, activations="q16", chunk=16))
+
+    async def run() -> None:
+        config = LoadConfig(context=64, activations=asked, tune=False)
+        model = await loader.load(NativeHost(TINY, device=device), config, lambda *_: None)
+        terms = {c.shader.consts.get("TERMS") for c in model.plans[PREFILL].calls if c.shader}
+        assert terms - {None} == {1 if taken == "q8" else 2}
+        assert describe(model)["device"]["activations"] == taken
+
+    asyncio.run(run())
 
 
 def test_errors_of_javascript_keep_their_code() -> None:
