@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from engine.config import GenerateConfig
 from engine.loader import Host, LoadedModel
 from engine.models.plans import DECODE, HEAD, PREFILL
 from engine.ops.state import STEP, StepRecord, tokens_tensor
+from engine.sampling import Logprobs, Sampler
 from engine.scheduler import Scheduler
 from engine.session import Session
 from engine.stops import StopStrings
@@ -21,6 +22,7 @@ from engine.tokenizer.decoder import StreamDecoder
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Stopped = Callable[[], bool]
+T = TypeVar("T")
 LONGEST_CHARACTER = 4  # tokens, if each is a byte
 
 
@@ -38,6 +40,7 @@ class Answer:
     JavaScript it called took beside waiting for the device."""
 
     ids: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason = "length"
     prompt_tokens: int = 0
@@ -53,6 +56,7 @@ class Answer:
         return {
             "text": self.text,
             "ids": self.ids,
+            **({"logprobs": [t.to_wire() for t in self.logprobs]} if self.logprobs else {}),
             "finish_reason": self.finish_reason,
             "usage": {
                 "prompt_tokens": self.prompt_tokens,
@@ -72,6 +76,15 @@ def _rate(count: int, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
 
 
+@dataclass(frozen=True)
+class _Burst:
+    """Decode steps in flight; ``first`` is the place of their ids in the ring."""
+
+    steps: int
+    first: int
+    run: asyncio.Future[list[int]]
+
+
 class Run:
     """One answer under way; ``ends`` are the ids that end it."""
 
@@ -88,6 +101,8 @@ class Run:
         self._config = config
         self._now = host.now
         self._ends = ends
+        self._sampler = Sampler(config, model.token_bytes)
+        self._earlier: list[int] = []  # of the answer that this one continues
         self._decoder = StreamDecoder(model.token_bytes)
         self._stops = StopStrings(config.stop)
         self.answer = Answer()
@@ -106,9 +121,11 @@ class Run:
         self._session = session
         self._scheduler = scheduler
 
-    def follow(self, ids: list[int]) -> None:
-        """The answer continues ``ids``, which may end within a character."""
-        self._decoder.push(ids[-LONGEST_CHARACTER:])
+    def follow(self, earlier: list[int]) -> None:
+        """The answer continues an ``earlier`` one, which ends its prompt, and may end within a
+        character."""
+        self._earlier = earlier
+        self._decoder.push(earlier[-LONGEST_CHARACTER:])
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one, ``answer`` is complete.
@@ -185,7 +202,10 @@ class Run:
             self._device.write(tokens, array("I", chunk).tobytes())
             record = StepRecord(step.start, step.num_tokens, 0, config.seed, config.temperature)
             self._device.write(STEP, record.pack())
-            plans = [PREFILL, HEAD] if step.last else [PREFILL]
+            plans = [PREFILL]
+            if step.last:
+                plans += [HEAD, *self._sampler.plans]
+                self._write_sampler()
             started = self._now()
             sampled = await self._wait(
                 self._device.run(plans, step.num_tokens, 1, 0, 1 if step.last else 0)
@@ -194,6 +214,7 @@ class Run:
             session.num_cached = step.start + step.num_tokens
             if step.last:
                 self._num_sampled = 1
+                await self._tell(sampled, 0)
                 return sampled[0]
             await self._share()
         return None
@@ -203,7 +224,7 @@ class Run:
     ) -> AsyncGenerator[Delta, None]:
         """Commit sampled ids burst by burst, with the next bursts already under way."""
         self._position = len(self._session.tokens)
-        flying: deque[tuple[int, asyncio.Future[list[int]]]] = deque()
+        flying: deque[_Burst] = deque()
         ids = [first]
         try:
             while True:
@@ -222,27 +243,29 @@ class Run:
                     self._launch(flying, limit)
                 if not flying:
                     return
-                steps, run = flying.popleft()
-                ids = await self._wait(run)
+                burst = flying.popleft()
+                ids = await self._wait(burst.run)
                 now = self._now()
-                self._scheduler.decode_pace.measured(steps, now - self._last_token)
+                self._scheduler.decode_pace.measured(burst.steps, now - self._last_token)
                 self._last_token = now
+                await self._tell(ids, burst.first)
         finally:
             # Nothing may be left in flight: the next run writes the same state.
-            for _, run in flying:
-                await self._wait(run)
+            for burst in flying:
+                await self._wait(burst.run)
 
-    def _launch(self, flying: deque[tuple[int, asyncio.Future[list[int]]]], limit: int) -> None:
+    def _launch(self, flying: deque[_Burst], limit: int) -> None:
         """Submit bursts until enough are in flight or all tokens are on their way."""
         while len(flying) < self._scheduler.depth:
-            on_their_way = sum(steps for steps, _ in flying)
+            on_their_way = sum(burst.steps for burst in flying)
             remaining = limit - len(self.answer.ids) - on_their_way
             step = self._scheduler.next_decode(self._position, remaining)
             if not step:
                 return
             self._reserve(step.start + step.num_steps)
-            run = self._device.run([DECODE], 1, step.num_steps, self._num_sampled, step.num_steps)
-            flying.append((step.num_steps, asyncio.ensure_future(run)))
+            plans, first, steps = [DECODE, *self._sampler.plans], self._num_sampled, step.num_steps
+            run = asyncio.ensure_future(self._device.run(plans, 1, steps, first, steps))
+            flying.append(_Burst(steps, first, run))
             self._position += step.num_steps
             self._num_sampled += step.num_steps
 
@@ -265,6 +288,7 @@ class Run:
                 break
         self._session.append(kept)
         answer.ids += kept
+        del answer.logprobs[len(answer.ids) :]
         if not self._config.stop:
             text = self._decoder.push(kept)
         answer.text += text
@@ -287,11 +311,21 @@ class Run:
         self._device.write(tokens_tensor(1), array("I", tokens[-1:]).tobytes())
         record = StepRecord(self._position, 1, self._num_sampled, config.seed, config.temperature)
         self._device.write(STEP, record.pack())
+        self._write_sampler()
 
-    async def _wait(self, awaitable: Any) -> list[int]:
+    def _write_sampler(self) -> None:
+        tokens = self._session.tokens
+        answered = len(self._earlier) + len(self.answer.ids)
+        prompt, answer = tokens[: len(tokens) - answered], tokens[len(tokens) - answered :]
+        self._sampler.write(self._device, prompt, answer)
+
+    async def _tell(self, ids: list[int], first: int) -> None:
+        """Keep the log-probabilities of sampled ids, from place ``first`` of the ring on."""
+        self.answer.logprobs += await self._wait(self._sampler.logprobs(self._device, ids, first))
+
+    async def _wait(self, awaitable: Awaitable[T]) -> T:
         started = self._now()
         try:
-            ids: list[int] = await awaitable
-            return ids
+            return await awaitable
         finally:
             self._waited += self._now() - started

@@ -11,6 +11,10 @@ from engine.errors import OctavoError
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 Activations = Literal["auto", "f32", "q16", "q8"]
 DEFAULT_CONTEXT = 2048  # tokens
+SMALLEST_TEMPERATURE = 1e-3  # below, logits divided by it could leave f32: that is greedy
+SMALLEST_TOP_P = 1e-6
+MAX_BIASES = 1024
+MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP = 1024  # characters
 
@@ -49,30 +53,52 @@ class LoadConfig:
 @dataclass(frozen=True)
 class GenerateConfig:
     """How to answer: temperature (0 is greedy), most new tokens (None: up to the context), seed,
-    and texts before which the answer ends."""
+    and texts before which the answer ends; which tokens may be drawn (see engine/ops/choose.py;
+    top_k 0: any), penalties and biases of their logits, and whether log-probabilities are told, of
+    the chosen token and of the ``top_logprobs`` likeliest."""
 
     temperature: float = 0.0
     max_tokens: int | None = None
     seed: int = 0
     stop: tuple[str, ...] = ()
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: bool = False
+    top_logprobs: int = 0
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> GenerateConfig:
         """Check the fields of a ``generate`` request."""
-        temperature = _temperature(message)
-        limit = _optional(message, "max_tokens", 1, 1 << 20)
-        seed = _integer(message, "seed", 0, 0, 2**32 - 1)
-        return cls(temperature, limit, seed, _stops(message))
+        return cls(
+            temperature=_temperature(message),
+            max_tokens=_optional(message, "max_tokens", 1, 1 << 20),
+            seed=_integer(message, "seed", 0, 0, 2**32 - 1),
+            stop=_stops(message),
+            top_k=_integer(message, "top_k", 0, 0, 1 << 20),
+            top_p=_number(message, "top_p", 1.0, SMALLEST_TOP_P, 1.0),
+            min_p=_number(message, "min_p", 0.0, 0.0, 1.0),
+            repetition_penalty=_number(message, "repetition_penalty", 1.0, 0.01, 100.0),
+            presence_penalty=_number(message, "presence_penalty", 0.0, -100.0, 100.0),
+            frequency_penalty=_number(message, "frequency_penalty", 0.0, -100.0, 100.0),
+            logit_bias=_biases(message),
+            logprobs=bool(_switch(message, "logprobs")),
+            top_logprobs=_top_logprobs(message),
+        )
 
 
 @dataclass(frozen=True)
 class MeasureConfig:
-    """What to measure: tokens of the prompt, of the context, decode steps, temperature."""
+    """What to measure: tokens of the prompt, of the context, decode steps, and how to sample."""
 
     prefill: int
     context: int
     steps: int
-    temperature: float = 0.0
+    sampling: GenerateConfig = GenerateConfig()
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> MeasureConfig:
@@ -80,7 +106,7 @@ class MeasureConfig:
         prefill, context, steps = (
             _integer(message, name, 1, 1, 1 << 20) for name in ("prefill", "context", "steps")
         )
-        return cls(prefill, context, steps, _temperature(message))
+        return cls(prefill, context, steps, GenerateConfig.from_wire(message))
 
 
 def check_messages(message: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -122,9 +148,37 @@ def _stops(message: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _temperature(message: Mapping[str, Any]) -> float:
-    value = message.get("temperature", 0.0)
-    if not _is_number(value) or not 0 <= value <= 100:
-        raise _invalid("temperature", "a number from 0 to 100", value)
+    value = _number(message, "temperature", 0.0, 0.0, 100.0)
+    return value if value >= SMALLEST_TEMPERATURE else 0.0
+
+
+def _biases(message: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+    value = message.get("logit_bias") or {}
+    if not isinstance(value, dict) or len(value) > MAX_BIASES:
+        raise _invalid("logit_bias", f"an object of at most {MAX_BIASES} token ids", value)
+    for id, bias in value.items():
+        if not (str(id).isdecimal() and len(str(id)) < 10 and _is_number(bias)):
+            raise _invalid("logit_bias", "made of token ids with a number each", {id: bias})
+        if not -100 <= bias <= 100:
+            raise _invalid("logit_bias", "made of numbers from -100 to 100", bias)
+    return tuple((int(id), float(bias)) for id, bias in value.items())
+
+
+def _top_logprobs(message: Mapping[str, Any]) -> int:
+    count = _integer(message, "top_logprobs", 0, 0, MAX_TOP_LOGPROBS)
+    if count and not message.get("logprobs"):
+        raise _invalid("top_logprobs", "asked for together with logprobs", count)
+    return count
+
+
+def _number(
+    message: Mapping[str, Any], field: str, default: float, low: float, high: float
+) -> float:
+    value = message.get(field)
+    if value is None:
+        return default
+    if not _is_number(value) or not low <= value <= high:
+        raise _invalid(field, f"a number from {low:g} to {high:g}", value)
     return float(value)
 
 

@@ -51,6 +51,14 @@ class _Request:
     waiting: bool = False  # for room in the KV cache: it has none of it
 
 
+@dataclass(frozen=True)
+class _Prompt:
+    """What an answer goes on from; the last ``answered`` tokens are an answer's beginning."""
+
+    ids: list[int]
+    answered: int = 0
+
+
 class Engine:
     """Loads a model and answers; several answers take turns."""
 
@@ -64,8 +72,8 @@ class Engine:
         self._changing = asyncio.Lock()
         self._healing = asyncio.Lock()
         self._requests: list[_Request] = []
-        # All tokens of answers that ended before the model did, by key, the latest last.
-        self._unfinished: OrderedDict[int, list[int]] = OrderedDict()
+        # Answers that ended before the model did, by key, the latest last.
+        self._unfinished: OrderedDict[int, _Prompt] = OrderedDict()
         self._measuring = False
         self._watchers: list[asyncio.Future[None]] = []  # of ends and stops
 
@@ -135,7 +143,11 @@ class Engine:
         template.invalid, or gpu.lost for a second loss. However it ends, nothing is left running
         on the device.
         """
-        return self._answer(lambda model: model.prompts.encode(messages), config, key)
+
+        async def conversation(model: LoadedModel) -> _Prompt:
+            return _Prompt(await model.prompts.encode(messages))
+
+        return self._answer(conversation, config, key)
 
     def go_on(
         self, earlier: int, config: GenerateConfig, key: int | None = None
@@ -147,33 +159,33 @@ class Engine:
         load, or when 64 others came after it.
         """
 
-        async def so_far(_: LoadedModel) -> list[int]:
+        async def so_far(_: LoadedModel) -> _Prompt:
             if earlier not in self._unfinished:
                 raise OctavoError("request.invalid", f"There is no answer {earlier} to continue.")
             return self._unfinished[earlier]
 
-        return self._answer(so_far, config, key, continues=True)
+        return self._answer(so_far, config, key)
 
     def complete(
         self, ids: list[int], config: GenerateConfig, key: int | None = None
     ) -> AsyncGenerator[Delta | Answer, None]:
         """Continue token ids, as ``generate`` does with messages."""
 
-        async def given(_: LoadedModel) -> list[int]:
-            return ids
+        async def given(_: LoadedModel) -> _Prompt:
+            return _Prompt(ids)
 
         return self._answer(given, config, key)
 
     async def _answer(
         self,
-        prompt: Callable[[LoadedModel], Awaitable[list[int]]],
+        prompt: Callable[[LoadedModel], Awaitable[_Prompt]],
         config: GenerateConfig,
         key: int | None,
-        continues: bool = False,
     ) -> AsyncGenerator[Delta | Answer, None]:
         request, ready = await self._begin(key)
         try:
-            ids = await prompt(ready.model)
+            begun = await prompt(ready.model)
+            ids = begun.ids
             if not ids:
                 raise OctavoError("prompt.empty", "The chat template made an empty prompt.")
             if len(ids) >= ready.model.context:
@@ -184,8 +196,8 @@ class Engine:
                     "Start a new conversation or shorten the message.",
                 )
             run = self._run(ready, config, ready.model.special.eos)
-            if continues:
-                run.follow(ids)
+            if begun.answered:
+                run.follow(ids[-begun.answered :])
             healed = False
             while True:
                 try:
@@ -208,7 +220,8 @@ class Engine:
                     ready = await self._heal(ready)
                     run.move(ready.model, Session(ready.model.pool), ready.scheduler)
             if key is not None and run.answer.finish_reason != "stop":
-                self._unfinished[key] = ids + run.answer.ids
+                answered = begun.answered + len(run.answer.ids)
+                self._unfinished[key] = _Prompt(ids + run.answer.ids, answered)
                 while len(self._unfinished) > MOST_UNFINISHED:
                     self._unfinished.popitem(last=False)
         finally:

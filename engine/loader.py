@@ -14,7 +14,16 @@ from engine.config import LoadConfig
 from engine.errors import OctavoError
 from engine.kv import BlockPool
 from engine.models import ModelConfig, open_model
-from engine.models.plans import DECODE, HEAD, PREFILL, build_plans, rope_table
+from engine.models.plans import (
+    CHOOSE,
+    DECODE,
+    HEAD,
+    LOGPROBS,
+    PREFILL,
+    SAMPLE,
+    build_plans,
+    rope_table,
+)
 from engine.ops.attention import KV_BLOCK, KVLayout
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Plan, Traits
@@ -275,10 +284,10 @@ async def _warm_up(
     into KV block 0 is never read, as no sequence owns it yet. On a device that takes no time for a
     whole chunk, returns the tokens of one and the seconds it took."""
     device.write(STEP, StepRecord(position=0, num_tokens=1).pack())
-    await device.run([PREFILL, HEAD], 1, 1, 0, 1)
+    await device.run([PREFILL, HEAD, CHOOSE, LOGPROBS], 1, 1, 0, 1)
     progress("warmup", 1, 3, "steps")
     started = host.now()
-    await device.run([DECODE], 1, 1, 1, 1)
+    await device.run([DECODE, SAMPLE], 1, 1, 1, 1)
     token_seconds = host.now() - started
     progress("warmup", 2, 3, "steps")
     sample = None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from engine.answer import Run, Stopped
 from engine.config import GenerateConfig, MeasureConfig
 from engine.errors import OctavoError
 from engine.loader import Host, LoadedModel
-from engine.models.plans import DECODE, PREFILL
+from engine.models.plans import DECODE, PREFILL, SAMPLE
 from engine.plan import Call, Plan
 from engine.scheduler import Scheduler
 from engine.session import Session
@@ -20,11 +21,14 @@ from engine.shaders import Shader, Slot
 SKELETON = "skeleton"
 
 
-def skeleton(plan: Plan) -> Plan:
+def skeleton(step: Plan, sampler: Plan) -> Plan:
     """A step's matrix products with nothing but idle kernels between them: how fast this browser
     lets a token be with these products, in as many dispatches."""
-    calls = tuple(c if c.op == "linear" else _idle(c) for c in plan.calls)
-    return Plan(SKELETON, calls, plan.slot_of, plan.slot_bytes, plan.tokens)
+    calls = (*step.calls, *sampler.calls)
+    idle = tuple(c if c.op == "linear" else _idle(c) for c in calls)
+    slot_of = {**step.slot_of, **sampler.slot_of}
+    sizes = zip_longest(step.slot_bytes, sampler.slot_bytes, fillvalue=0)
+    return Plan(SKELETON, idle, slot_of, tuple(map(max, sizes)), step.tokens)
 
 
 def _idle(call: Call) -> Call:
@@ -69,7 +73,7 @@ class Bench:
         greedy = GenerateConfig(max_tokens=1)
         prefill = await self._run(sizes.prefill, 0, greedy, stopped)
         encoding = device.encode_ms()
-        config = GenerateConfig(sizes.temperature, sizes.steps + 1, seed=1)
+        config = replace(sizes.sampling, max_tokens=sizes.steps + 1, seed=1)
         decode = await self._run(sizes.context, sizes.context - 1, config, stopped)
         encoding = device.encode_ms() - encoding
         burst = self.scheduler.decode_pace.size
@@ -78,18 +82,19 @@ class Bench:
             "decode_tokens_per_s": decode["decode_tokens_per_s"],
             "host_ms_per_token": decode["host_ms_per_token"],
             "encode_ms_per_token": encoding / (sizes.steps + 1),
-            "dispatches_per_token": len(model.plans[DECODE].calls),
+            "dispatches_per_token": sum(len(model.plans[p].calls) for p in (DECODE, SAMPLE)),
             "layers": model.config.num_layers,
             "chunk": self.scheduler.prefill_pace.size,
             "burst": burst,
             "kernels": {
                 PREFILL: await device.profile(PREFILL, self.scheduler.prefill_pace.size),
-                DECODE: await device.profile(DECODE, 1),
+                DECODE: await device.profile(DECODE, 1) + await device.profile(SAMPLE, 1),
             },
             "memory": dict(device.memory()),
         }
         if device.traits.kind == "webgpu":
-            await device.compile([skeleton(model.plans[DECODE])], lambda *_: None)
+            plan = skeleton(model.plans[DECODE], model.plans[SAMPLE])
+            await device.compile([plan], lambda *_: None)
             result["skeleton_tokens_per_s"] = await self._steps(SKELETON, burst, sizes.steps)
         return result
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from engine.backends.base import Device, persistent_tensors, weights_of
 from engine.models import open_model
-from engine.models.plans import DECODE, HEAD, PREFILL, build_plans, rope_table
-from engine.ops.state import STEP, StepRecord, tokens_tensor
+from engine.models.plans import CHOOSE, DECODE, HEAD, PREFILL, SAMPLE, build_plans, rope_table
+from engine.ops.state import SAMPLING, STEP, SamplingRecord, StepRecord, tokens_tensor
 from engine.weights.gguf import read_header
 from engine.weights.loading import shard_jobs
 
@@ -55,7 +55,7 @@ async def passes(device: Device) -> bool:
 
 
 async def _greedy(device: Device, prompt: list[int]) -> list[int]:
-    """The first NUM_IDS ids after a prompt."""
+    """The first NUM_IDS ids after a prompt, by both samplers in turn."""
     chunk = device.traits.chunk
     first: list[int] = []
     for start in range(0, len(prompt), chunk):
@@ -63,7 +63,10 @@ async def _greedy(device: Device, prompt: list[int]) -> list[int]:
         device.write(tokens_tensor(chunk), array("I", ids).tobytes())
         device.write(STEP, StepRecord(start, len(ids)).pack())
         last = start + chunk >= len(prompt)
-        plans = [PREFILL, HEAD] if last else [PREFILL]
+        plans = [PREFILL, HEAD, SAMPLE] if last else [PREFILL]
         first = list(await device.run(plans, len(ids), 1, 0, int(last)))
-    rest = NUM_IDS - 1
-    return first + list(await device.run([DECODE], 1, rest, 1, rest))
+    device.write(SAMPLING, SamplingRecord().pack())
+    half = NUM_IDS // 2
+    chosen = list(await device.run([DECODE, CHOOSE], 1, half, 1, half))
+    rest = NUM_IDS - 1 - half
+    return first + chosen + list(await device.run([DECODE, SAMPLE], 1, rest, 1 + half, rest))

@@ -20,7 +20,7 @@ LAYERS = [
     ["browser"],
     ["selftest", "tuning"],
     ["scheduler"],
-    ["session", "turns", "stops"],
+    ["session", "turns", "stops", "sampling"],
     ["prompt", "kv"],
     ["chat"],
     ["models"],

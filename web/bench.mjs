@@ -51,7 +51,11 @@ const MIN_STEPS = 8;
 const LONG = { prefill: 2048, context: 8192, steps: 64 };
 const HISTORY_TOKENS = 1000; // about, of the conversation whose second turn is timed
 const HISTORY = "The sea is wide, and the old lighthouse stands alone. ".repeat(80);
-const WARM_TEMPERATURE = 0.8; // of the sampled decode row
+const SAMPLED = { temperature: 0.8 }; // of the sampled decode row
+const EVERYTHING = { // of the row with every option of the sampler
+  temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, repetition_penalty: 1.1,
+  presence_penalty: 0.1, frequency_penalty: 0.1, logit_bias: { 11: -5 },
+};
 
 const engine = address.get("engine") ?? "octavo";
 const PEER_CONTEXT = 2048; // tokens that a peer has room for
@@ -306,12 +310,17 @@ async function measureSpeed(client, sizes) {
  * @param {Sizes} sizes
  */
 async function measureSampled(client, { context, count, all }, sizes) {
-  await say(`Sampled decode at context ${context}`);
-  const request = { prefill: 1, context, steps: count, temperature: WARM_TEMPERATURE };
-  const sampled = await repeat(sizes, () => client.measure(request));
   const rate = median(all.map((m) => m.decode_tokens_per_s));
-  const warm = median(sampled.map((m) => m.decode_tokens_per_s));
-  add("sampled_to_greedy", "a sampled token to a greedy one", rate / warm, "times");
+  for (const [how, label, options] of /** @type {const} */ ([
+    ["sampled", "a sampled token to a greedy one", SAMPLED],
+    ["all_options", "with every option of the sampler", EVERYTHING],
+  ])) {
+    await say(`Decode at context ${context}, ${label}`);
+    const request = { prefill: 1, context, steps: count, ...options };
+    const sampled = await repeat(sizes, () => client.measure(request));
+    const warm = median(sampled.map((m) => m.decode_tokens_per_s));
+    add(`${how}_to_greedy`, label, rate / warm, "times");
+  }
   const skeletons = all.map((m) => m.skeleton_tokens_per_s ?? NaN);
   if (Number.isNaN(skeletons[0])) return;
   const skeleton = median(skeletons);

@@ -24,6 +24,7 @@
  * @typedef {import("../worker/protocol.mjs").Delta} Delta
  * @typedef {import("../worker/protocol.mjs").Timing} Timing
  * @typedef {import("../worker/protocol.mjs").Usage} TokenUsage
+ * @typedef {import("../worker/protocol.mjs").Logprobs} Logprobs
  *
  * @typedef {object} LoadOptions
  * @property {string} [model] catalogue id, or URL of a manifest (relative to the page)
@@ -45,6 +46,15 @@
  * @property {number} [max_completion_tokens] the newer name of max_tokens
  * @property {number} [seed]
  * @property {string | string[]} [stop] texts before which the answer ends
+ * @property {number} [top_k] only tokens that fewer than so many are likelier than; 0: any
+ * @property {number} [top_p] only tokens that likelier ones have less than this probability above
+ * @property {number} [min_p] only tokens with this part of the likeliest one's probability
+ * @property {number} [repetition_penalty] for tokens of conversation and answer; 1: none
+ * @property {number} [presence_penalty] for tokens of the answer
+ * @property {number} [frequency_penalty] the same, for each time
+ * @property {Record<string, number>} [logit_bias] by token id, -100 to 100
+ * @property {boolean} [logprobs] of the answer's tokens, by the model's own logits
+ * @property {number} [top_logprobs] and of so many likeliest ones, at most 20
  * @property {boolean} [stream]
  * @property {AbortSignal} [signal] an abort ends the answer as `stop()` does
  *
@@ -57,7 +67,7 @@
  * @property {number} created seconds since 1970
  * @property {string} model
  * @property {{index: 0, message: {role: "assistant", content: string},
- *   finish_reason: FinishReason}[]} choices
+ *   logprobs: {content: Logprobs[]} | null, finish_reason: FinishReason}[]} choices
  * @property {CompletionUsage} usage
  * @property {{ids: number[], timing: Timing, handle?: number}} octavo
  *
@@ -67,7 +77,8 @@
  * @property {number} created
  * @property {string} model
  * @property {{index: 0, delta: {role?: "assistant", content?: string},
- *   finish_reason: FinishReason | null}[]} choices
+ *   logprobs?: {content: Logprobs[]} | null, finish_reason: FinishReason | null}[]} choices
+ *   log-probabilities of the whole answer come in the last chunk
  * @property {CompletionUsage} [usage] in the last chunk
  * @property {{num_tokens: number, ids?: number[], timing?: Timing, handle?: number}} octavo
  *   tokens so far
@@ -81,9 +92,13 @@
  */
 
 const REFUSED = [
-  "n", "top_p", "tools", "tool_choice", "functions", "response_format", "logprobs",
-  "logit_bias", "presence_penalty", "frequency_penalty", "audio", "modalities",
+  "n", "tools", "tool_choice", "functions", "response_format", "audio", "modalities",
 ];
+/** Options that go to the worker as they are. */
+const SAMPLING = /** @type {const} */ ([
+  "temperature", "seed", "stop", "top_k", "top_p", "min_p", "repetition_penalty",
+  "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs",
+]);
 
 /** An error a person can act on; codes are stable. */
 export class OctavoError extends Error {
@@ -192,7 +207,7 @@ export class Octavo {
   /**
    * How fast the loaded model is here; forgets the conversation.
    *
-   * @param {MeasureSizes} sizes
+   * @param {MeasureSizes & import("../worker/protocol.mjs").Sampling} sizes
    * @returns {Promise<Measurement>}
    */
   measure(sizes) {
@@ -293,12 +308,13 @@ export class Octavo {
     const head = this.#head();
     const result = await this.#generate(options);
     const { text, ids, finish_reason, usage, timing, handle } = result;
+    const logprobs = logprobsOf(result);
     const message = { role: /** @type {const} */ ("assistant"), content: text };
     return {
       ...head,
       object: "chat.completion",
       model: this.#modelName,
-      choices: [{ index: 0, message, finish_reason }],
+      choices: [{ index: 0, message, logprobs, finish_reason }],
       usage: withTotal(usage),
       octavo: { ids, timing, handle },
     };
@@ -347,9 +363,11 @@ export class Octavo {
         num_tokens = delta.num_tokens;
         yield chunk({ content: delta.text });
       }
-      const { ids, timing, usage, finish_reason, handle } = await arrivals.result;
+      const result = await arrivals.result;
+      const { ids, timing, usage, finish_reason, handle } = result;
       num_tokens = ids.length;
       const last = chunk({}, finish_reason);
+      last.choices[0].logprobs = logprobsOf(result);
       yield { ...last, usage: withTotal(usage), octavo: { num_tokens, ids, timing, handle } };
     } finally {
       // reached early when the caller leaves the loop: the engine must be free afterwards
@@ -491,14 +509,20 @@ function generateFields(options) {
       throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
     }
   }
-  const { temperature, seed, stop, continues } = options;
+  const { continues } = options;
   if (continues == null && !Array.isArray(options.messages)) {
     throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
   }
   const max_tokens = options.max_completion_tokens ?? options.max_tokens;
   const messages = continues == null ? options.messages?.map(plainMessage) : undefined;
-  const fields = { messages, continues, temperature, seed, stop, max_tokens };
+  const sampling = Object.fromEntries(SAMPLING.map((name) => [name, options[name]]));
+  const fields = { messages, continues, max_tokens, ...sampling };
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null));
+}
+
+/** @param {GenerateResult} result */
+function logprobsOf({ logprobs }) {
+  return logprobs ? { content: logprobs } : null;
 }
 
 /** @param {ChatMessage} message */

@@ -1,7 +1,6 @@
-// The best of the slices becomes the next token; the sequence moves on by the step's tokens.
+// The best of the slices becomes the next token.
 // Ties go to the lowest id, as with argmax.
 override SLICES: u32;
-override RING: u32;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(local_invocation_index) lane: u32) {
@@ -14,11 +13,5 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     }
   }
   choice = team_best(best, choice, lane);
-  if (lane == 0u) {
-    tokens[0] = choice;
-    sampled[step.num_sampled % RING] = choice;
-    step.num_sampled += 1u;
-    step.position += step.num_tokens;
-    step.num_tokens = 1u;
-  }
+  if (lane == 0u) { advance(choice); }
 }

@@ -37,16 +37,29 @@
  * @property {boolean} [tune] measure the variants of kernels: all of them (true), none (false), or
  *   on a real GPU those that were not measured before (absent)
  *
- * @typedef {object} GenerateRequest
+ * @typedef {object} Sampling how tokens are drawn; neutral if absent: see engine/ops/choose.py
+ * @property {number} [temperature] 0 (greedy) if absent
+ * @property {number} [seed] 0 if absent
+ * @property {number} [top_k]
+ * @property {number} [top_p]
+ * @property {number} [min_p]
+ * @property {number} [repetition_penalty] for tokens of prompt and answer
+ * @property {number} [presence_penalty] for tokens of the answer
+ * @property {number} [frequency_penalty] for tokens of the answer, each time
+ * @property {Record<string, number>} [logit_bias] by token id
+ * @property {boolean} [logprobs] whether log-probabilities are told
+ * @property {number} [top_logprobs] of how many likeliest tokens, too
+ *
+ * @typedef {object} GenerateFields
  * @property {number} id
  * @property {"generate"} kind
  * @property {Message[]} [messages]
  * @property {number} [continues] instead of messages: the handle of an answer that was stopped, or
  *   ended by its length, and goes on where it ended
- * @property {number} [temperature] 0 (greedy) if absent
  * @property {number} [max_tokens] up to the context if absent
- * @property {number} [seed] 0 if absent
  * @property {string | string[]} [stop] texts before which the answer ends
+ *
+ * @typedef {GenerateFields & Sampling} GenerateRequest
  *
  * @typedef {{id: number, kind: "stop", target?: number}} StopRequest without target: whatever runs
  * @typedef {{id: number, kind: "reset" | "status" | "unload"}} PlainRequest
@@ -55,9 +68,8 @@
  * @property {number} prefill length of the prompt to compute
  * @property {number} context where decoding starts
  * @property {number} steps tokens to decode
- * @property {number} [temperature] 0, greedy, if absent
  *
- * @typedef {MeasureSizes & {id: number, kind: "measure"}} MeasureRequest
+ * @typedef {MeasureSizes & Sampling & {id: number, kind: "measure"}} MeasureRequest
  * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | MeasureRequest} Request
  */
 
@@ -121,9 +133,13 @@
  * @property {number} decode_tokens_per_s
  * @property {number} [host_ms_per_token] Python's and JavaScript's share
  *
+ * @typedef {{token: string, bytes: number[], id: number, logprob: number}} TokenLogprob
+ * @typedef {TokenLogprob & {top_logprobs: TokenLogprob[]}} Logprobs
+ *
  * @typedef {object} GenerateResult
  * @property {string} text
  * @property {number[]} ids
+ * @property {Logprobs[]} [logprobs] of the ids
  * @property {"stop" | "length" | "cancelled"} finish_reason
  * @property {number} [handle] by which the answer can be continued
  * @property {Usage} usage

@@ -82,6 +82,7 @@ AIMS = (
     Aim("decode_far_to_near", 1.5, False, ("gpu",)),
     Aim("token_to_skeleton", 1.3, False, ("gpu",)),
     Aim("sampled_to_greedy", 1.05, False, ("gpu",)),
+    Aim("all_options_to_greedy", 1.05, False, ("gpu",)),
     # 1.6 times the best peer without a flag
     Aim("prefill_512_tokens_per_s", 46_000, True, ("gpu",), SMALL),
     Aim("prefill_512_tokens_per_s", 14_500, True, ("gpu",), LARGE),

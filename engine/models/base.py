@@ -63,8 +63,8 @@ class Model(Protocol):
         """Append embedding and all layers."""
         ...
 
-    def head(self, b: PlanBuilder, x: Tensor) -> Tensor:
-        """Append final norm and output matrix."""
+    def head(self, b: PlanBuilder, x: Tensor, into: Tensor | None = None) -> Tensor:
+        """Append final norm and output matrix; the logits go ``into`` a tensor, if given."""
         ...
 
 

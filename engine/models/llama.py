@@ -80,6 +80,6 @@ class Llama:
             x = ops.linear(b, gated, layer.down, residual=x)
         return x
 
-    def head(self, b: PlanBuilder, x: Tensor) -> Tensor:
+    def head(self, b: PlanBuilder, x: Tensor, into: Tensor | None = None) -> Tensor:
         """A hidden state (1, hidden) to logits (1, vocab)."""
-        return ops.linear(b, x, self._output, norm=self._norm)
+        return ops.linear(b, x, self._output, norm=self._norm, into=into)

@@ -1,8 +1,13 @@
 """The plans of a model: what the engine replays.
 
-prefill   ids of a chunk -> KV, last hidden state       (up to traits.chunk tokens)
-head      last hidden state -> logits -> next token     (after the last chunk)
-decode    next token -> KV -> logits -> next token      (one token, needs nothing of the CPU)
+prefill   ids of a chunk -> KV, last hidden state   (up to traits.chunk tokens)
+head      last hidden state -> logits               (after the last chunk)
+decode    next token -> KV -> logits                (one token, needs nothing of the CPU)
+sample    logits -> next token                      (greedy, or by temperature)
+choose    logits -> next token                      (with penalties, bias, mask, truncation)
+logprobs  logits, next token -> log-probabilities   (where they are asked for)
+
+A step is one of the first three and, if it ends with a token, a sampler after it.
 """
 
 from __future__ import annotations
@@ -13,26 +18,33 @@ from array import array
 from engine import ops
 from engine.models.base import Model, ModelConfig
 from engine.ops import KVLayout
-from engine.ops.state import tokens_tensor
+from engine.ops.state import logits_tensor, tokens_tensor
 from engine.plan import Plan, PlanBuilder, Tensor, Traits
 
 PREFILL, HEAD, DECODE = "prefill", "head", "decode"
+SAMPLE, CHOOSE, LOGPROBS = "sample", "choose", "logprobs"
 
 
 def build_plans(model: Model, traits: Traits, kv: KVLayout) -> dict[str, Plan]:
-    """The three plans of a model on a device with ``traits``."""
+    """The plans of a model on a device with ``traits``."""
     tokens = tokens_tensor(traits.chunk)
+    logits = logits_tensor(model.config.vocab)
     hidden = Tensor("hidden", (1, model.config.hidden), "f32", "state")
 
     prefill = PlanBuilder(PREFILL, traits, traits.chunk)
     ops.last_token(prefill, model.layers(prefill, tokens, kv), hidden)
 
     head = PlanBuilder(HEAD, traits)
-    ops.sample(head, model.head(head, hidden), tokens)
+    model.head(head, hidden, logits)
 
     decode = PlanBuilder(DECODE, traits)
-    ops.sample(decode, model.head(decode, model.layers(decode, tokens, kv)), tokens)
-    return {b.name: b.build() for b in (prefill, head, decode)}
+    model.head(decode, model.layers(decode, tokens, kv), logits)
+
+    builders = [prefill, head, decode]
+    for name, op in ((SAMPLE, ops.sample), (CHOOSE, ops.choose), (LOGPROBS, ops.logprobs)):
+        builders.append(PlanBuilder(name, traits))
+        op(builders[-1], logits, tokens)
+    return {b.name: b.build() for b in builders}
 
 
 def rope_table(config: ModelConfig, context: int) -> bytes:

@@ -1,6 +1,7 @@
 """Operations: each knows its shapes, its kernels and its NumPy reference."""
 
 from engine.ops.attention import KVLayout, attention
+from engine.ops.choose import choose, logprobs
 from engine.ops.embed import embed, last_token
 from engine.ops.linear import gated_linear, linear
 from engine.ops.norm import rmsnorm
@@ -9,10 +10,12 @@ from engine.ops.sample import sample
 __all__ = [
     "KVLayout",
     "attention",
+    "choose",
     "embed",
     "gated_linear",
     "last_token",
     "linear",
+    "logprobs",
     "rmsnorm",
     "sample",
 ]

@@ -66,9 +66,11 @@ def linear(
     norm: Norm | None = None,
     bias: Weight | None = None,
     residual: Tensor | None = None,
+    into: Tensor | None = None,
 ) -> Tensor:
-    """``norm(x) @ w.T + bias + residual``: x (M, K) f32, w (N, K) -> (M, N) f32."""
-    y = b.activation("linear", x.shape[0], w.shape[0])
+    """``norm(x) @ w.T + bias + residual``: x (M, K) f32, w (N, K) -> (M, N) f32; ``into`` is a
+    tensor for the result that outlives the plan."""
+    y = into or b.activation("linear", x.shape[0], w.shape[0])
     _emit(b, _Layer(x, w, y, 1, norm, bias, residual))
     return y
 

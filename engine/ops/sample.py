@@ -1,4 +1,4 @@
-"""Sampling on the device: greedy, or by temperature with Gumbel noise."""
+"""The plain sampler: greedy, or by temperature with Gumbel noise."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ from engine.plan import Call, Grid, PlanBuilder, Tensor
 from engine.shaders import Shader, Slot
 
 MAX_SLICES = 2048
+ADVANCED = ("step", "tokens", "sampled")  # what the end of a sampler writes
+ADVANCE_SLOTS = (
+    Slot("step", "Step", "read_write"),
+    Slot("tokens", "array<u32>", "read_write"),
+    Slot("sampled", "array<u32>", "read_write"),
+)
 
 
 def sample(b: PlanBuilder, logits: Tensor, tokens: Tensor) -> None:
@@ -45,28 +51,26 @@ def sample(b: PlanBuilder, logits: Tensor, tokens: Tensor) -> None:
     writes = ("best_score", "best_id")
     b.call(Call("sample_scan", args, writes, _scan_reference, scan, Grid(ceil(slices / 64))))
 
-    workgroup = 256 if b.traits.barriers else 1
+    workgroup, team = one_team(b)
     pick = Shader(
         "sample_pick",
-        (
-            Slot("step", "Step", "read_write"),
-            Slot("best_score", "array<f32>"),
-            Slot("best_id", "array<u32>"),
-            Slot("tokens", "array<u32>", "read_write"),
-            Slot("sampled", "array<u32>", "read_write"),
-        ),
-        lib=("step", "team_best_workgroup" if b.traits.barriers else "team_best_alone"),
+        (Slot("best_score", "array<f32>"), Slot("best_id", "array<u32>"), *ADVANCE_SLOTS),
+        lib=("step", "advance", f"team_best_{team}"),
         consts={"WORKGROUP": workgroup},
         overrides={"SLICES": slices, "RING": RING},
     )
-    args = {
-        "step": STEP,
-        "best_score": best_score,
-        "best_id": best_id,
-        "tokens": tokens,
-        "sampled": SAMPLED,
-    }
-    b.call(Call("sample_pick", args, ("step", "tokens", "sampled"), _pick_reference, pick))
+    args = {"best_score": best_score, "best_id": best_id, **advance_args(tokens)}
+    b.call(Call("sample_pick", args, ADVANCED, _pick_reference, pick))
+
+
+def advance_args(tokens: Tensor) -> dict[str, Tensor]:
+    """The arguments of ADVANCE_SLOTS."""
+    return {"step": STEP, "tokens": tokens, "sampled": SAMPLED}
+
+
+def one_team(b: PlanBuilder) -> tuple[int, str]:
+    """Lanes of the only workgroup of a kernel, and the piece that joins what they found."""
+    return (256, "workgroup") if b.traits.barriers else (1, "alone")
 
 
 def _scan_reference(a: Mapping[str, Any]) -> None:
@@ -84,8 +88,12 @@ def _scan_reference(a: Mapping[str, Any]) -> None:
 
 
 def _pick_reference(a: Mapping[str, Any]) -> None:
+    advance(a, a["best_id"][a["best_score"].argmax()])
+
+
+def advance(a: Mapping[str, Any], choice: int) -> None:
+    """NumPy: the end of every sampler, as in wgsl/lib/advance.wgsl."""
     step = a["step"]
-    choice = a["best_id"][a["best_score"].argmax()]
     a["tokens"][0] = choice
     a["sampled"][int(step[NUM_SAMPLED]) % RING] = choice
     step[NUM_SAMPLED] += 1

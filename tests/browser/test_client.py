@@ -322,3 +322,20 @@ def test_three_hundred_answers_leave_nothing_behind(tiny: Chat) -> None:
         assert (level["state"], level["answers"], kv["used_blocks"]) == ("ready", 0, 0)
         assert kv["free_blocks"] + kv["cached_blocks"] == kv["num_blocks"]
     answers(tiny)
+
+
+def test_the_options_of_the_sampler(tiny: Chat) -> None:
+    def ask(**options: Any) -> Any:
+        return tiny.complete(GOLDEN["messages"], max_tokens=9, **options)
+
+    assert len(set(ask(frequency_penalty=100)["octavo"]["ids"])) == 9
+    assert ask(logit_bias={"77": 100})["octavo"]["ids"] == [77] * 9
+    one = ask(temperature=2, top_k=1)
+    assert one["octavo"]["ids"] == GOLDEN["ids"][:9]
+    told = ask(logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
+    assert [entry["id"] for entry in told] == GOLDEN["ids"][:9]
+    assert all(entry["top_logprobs"][0]["logprob"] == entry["logprob"] <= 0 for entry in told)
+    assert one["choices"][0]["logprobs"] is None
+    with pytest.raises(Exception, match="top_p should be a number"):
+        ask(top_p=0)
+    answers(tiny)

@@ -20,7 +20,7 @@ from engine.config import GenerateConfig, LoadConfig, MeasureConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.kv import BlockPool
-from engine.models.plans import DECODE, HEAD, PREFILL
+from engine.models.plans import DECODE, HEAD, PREFILL, SAMPLE
 from engine.scheduler import DECODE_SECONDS
 from tests.conftest import ROOT
 from tests.native import NativeHost
@@ -282,10 +282,10 @@ def test_what_the_device_is_asked_to_do() -> None:
         runs = [entry for entry in device.log if isinstance(entry[0], tuple)]
         assert runs == [
             ((PREFILL,), 16, 1),
-            ((PREFILL, HEAD), 14, 1),
-            ((DECODE,), 1, 4),
-            ((DECODE,), 1, 4),
-            ((DECODE,), 1, 1),
+            ((PREFILL, HEAD, SAMPLE), 14, 1),
+            ((DECODE, SAMPLE), 1, 4),
+            ((DECODE, SAMPLE), 1, 4),
+            ((DECODE, SAMPLE), 1, 1),
         ]
         tables = [entry[1:] for entry in device.log if entry[0] == "block_table"]
         assert tables == [(0, bytes([0, 0, 0, 0, 1, 0, 0, 0])), (8, bytes([2, 0, 0, 0]))]
@@ -789,7 +789,7 @@ def test_bursts_of_the_cpu_are_as_long_as_they_should_be() -> None:
         async def slowly(
             plans: list[str], tokens: int, repeat: int, first: int, count: int
         ) -> list[int]:
-            if plans == [DECODE]:
+            if plans[0] == DECODE:
                 sizes.append(repeat)
                 time.sleep(repeat * DECODE_SECONDS / 2.5)
             return await run_burst(plans, tokens, repeat, first, count)

@@ -9,7 +9,7 @@ import pytest
 from engine.backends.base import persistent_tensors
 from engine.measuring import skeleton
 from engine.models import open_model
-from engine.models.plans import DECODE, HEAD, PREFILL, build_plans
+from engine.models.plans import CHOOSE, DECODE, HEAD, PREFILL, SAMPLE, build_plans
 from engine.plan import Call, Plan, PlanBuilder, Tensor, Traits, assign_slots
 from engine.shaders import piece, wgsl_root
 from engine.weights.gguf import read_header
@@ -33,18 +33,17 @@ def plans(traits: Traits) -> dict[str, Plan]:
 @pytest.mark.parametrize("device", ["gpu", "gpu without subgroups"])
 def test_decode_takes_six_dispatches_a_layer_and_four(device: str) -> None:
     layers = 3
-    assert len(plans(TRAITS[device])[DECODE].calls) == 6 * layers + 4
+    found = plans(TRAITS[device])
+    assert len(found[DECODE].calls) + len(found[SAMPLE].calls) == 6 * layers + 4
 
 
 def test_dispatches_in_order() -> None:
     layer = ["linear", "attention_split", "attention_merge", "linear", "linear", "linear"]
-    calls = [call.op for call in plans(TRAITS["gpu"])[DECODE].calls]
-    assert calls == ["embed", *layer * 3, "linear", "sample_scan", "sample_pick"]
-    assert [c.op for c in plans(TRAITS["gpu"])[HEAD].calls] == [
-        "linear",
-        "sample_scan",
-        "sample_pick",
-    ]
+    calls = {name: [c.op for c in plan.calls] for name, plan in plans(TRAITS["gpu"]).items()}
+    assert calls[DECODE] == ["embed", *layer * 3, "linear"]
+    assert calls[HEAD] == ["linear"]
+    assert calls[SAMPLE] == ["sample_scan", "sample_pick"]
+    assert calls[CHOOSE] == ["sample_adjust", "sample_choose"]
 
 
 @pytest.mark.parametrize("device", TRAITS)
@@ -112,7 +111,7 @@ def test_every_wgsl_file_is_used() -> None:
             data = (ROOT / f"tests/golden/{name}.gguf").read_bytes()
             model = open_model(read_header(data, len(data)))
             plans = build_plans(model, traits, model.config.kv_layout(8, 128))
-            for plan in (*plans.values(), skeleton(plans["decode"])):
+            for plan in (*plans.values(), skeleton(plans[DECODE], plans[SAMPLE])):
                 for call in plan.calls:
                     assert call.shader
                     used |= {call.shader.name, *(f"lib/{p}" for p in call.shader.lib)}
@@ -131,6 +130,12 @@ def test_persistent_tensors() -> None:
         "step",
         "tokens",
         "sampled",
+        "sampling",
+        "logits",
+        "logprobs",
+        "counts",
+        "bias",
+        "mask",
         "hidden",
         "rope",
         "block_table",
