@@ -8,11 +8,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Literal, TypeVar
 
 from engine.config import GenerateConfig
 from engine.loader import Host, LoadedModel
-from engine.models.plans import DECODE, HEAD, PREFILL
+from engine.models.plans import DECODE, HEAD, PREFILL, SHIFT
+from engine.ops.attention import KV_BLOCK
+from engine.ops.shift import pack_shift, shift_tensor
 from engine.ops.state import STEP, StepRecord, tokens_tensor
 from engine.sampling import Logprobs, Sampler
 from engine.scheduler import Scheduler
@@ -23,6 +26,7 @@ from engine.tokenizer.decoder import StreamDecoder
 FinishReason = Literal["stop", "length", "cancelled"]
 Stopped = Callable[[], bool]
 T = TypeVar("T")
+NO_LIMIT = 1 << 40  # tokens
 LONGEST_CHARACTER = 4  # tokens, if each is a byte
 
 
@@ -43,6 +47,7 @@ class Answer:
     logprobs: list[Logprobs] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason = "length"
+    context_full: bool = False  # that is why it ended
     prompt_tokens: int = 0
     cached_tokens: int = 0
     first_token_seconds: float = 0.0
@@ -58,6 +63,7 @@ class Answer:
             "ids": self.ids,
             **({"logprobs": [t.to_wire() for t in self.logprobs]} if self.logprobs else {}),
             "finish_reason": self.finish_reason,
+            **({"code": "context.full"} if self.context_full else {}),
             "usage": {
                 "prompt_tokens": self.prompt_tokens,
                 "cached_tokens": self.cached_tokens,
@@ -103,6 +109,8 @@ class Run:
         self._ends = ends
         self._sampler = Sampler(config, model.token_bytes)
         self._earlier: list[int] = []  # of the answer that this one continues
+        self._prompt: list[int] = []
+        self._dropped = 0  # tokens, after the first ones that are kept, for want of room
         self._decoder = StreamDecoder(model.token_bytes)
         self._stops = StopStrings(config.stop)
         self.answer = Answer()
@@ -166,10 +174,10 @@ class Run:
     async def _deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         started, answer = self._started, self.answer
         answer.prompt_tokens = len(ids)
-        cached = self._session.prompt(ids + answer.ids)
-        limit = self._model.context - len(ids)
-        if self._config.max_tokens is not None:
-            limit = min(limit, self._config.max_tokens)
+        self._prompt = ids
+        cached = self._session.prompt(self._window(ids + answer.ids))
+        room = NO_LIMIT if self._slides else self._model.context - len(ids)
+        limit = min(room, self._config.max_tokens or NO_LIMIT)
         begins = not answer.ids
         first = await self._prefill(stopped)
         if begins:
@@ -182,6 +190,7 @@ class Run:
             async with aclosing(self._decode(first, limit, stopped)) as deltas:
                 async for delta in deltas:
                     yield delta
+        answer.context_full = answer.finish_reason == "length" and len(answer.ids) == room
         # Bursts that were in flight beyond the end do not count.
         answer.decode_seconds = self._last_token - started - answer.first_token_seconds
         answer.host_seconds = self._now() - started - self._waited
@@ -200,7 +209,7 @@ class Run:
             step = self._scheduler.next_prefill(session)
             chunk = session.tokens[step.start : step.start + step.num_tokens]
             self._device.write(tokens, array("I", chunk).tobytes())
-            record = StepRecord(step.start, step.num_tokens, 0, config.seed, config.temperature)
+            record = StepRecord(step.start, step.num_tokens, 0, self._seed, config.temperature)
             self._device.write(STEP, record.pack())
             plans = [PREFILL]
             if step.last:
@@ -239,6 +248,8 @@ class Run:
                 if not flying and await self._share():
                     self._write_step()
                     self._last_token = self._now()
+                if not flying and self._slides and self._position == self._model.context:
+                    await self._slide()
                 if not (flying and self._scheduler.turns.wanted):
                     self._launch(flying, limit)
                 if not flying:
@@ -253,6 +264,35 @@ class Run:
             # Nothing may be left in flight: the next run writes the same state.
             for burst in flying:
                 await self._wait(burst.run)
+
+    @property
+    def _slides(self) -> bool:
+        return self._config.context_full == "slide"
+
+    @property
+    def _seed(self) -> int:
+        """Positions come again after a slide; the noise shall not."""
+        return self._config.seed + self._dropped
+
+    def _window(self, tokens: list[int]) -> list[int]:
+        """The tokens that are in the context, or all if it does not slide."""
+        keep, drop = (blocks * KV_BLOCK for blocks in self._scheduler.slide)
+        if self._slides and len(tokens) - self._dropped >= self._model.context:
+            excess = len(tokens) - self._dropped - (self._model.context - drop)
+            self._dropped += ceil(excess / KV_BLOCK) * KV_BLOCK
+        return tokens[:keep] + tokens[keep + self._dropped :]
+
+    async def _slide(self) -> None:
+        """Make room in a full context, with nothing in flight."""
+        keep, drop = self._scheduler.slide
+        pairs = self._session.slide(keep, drop)
+        moved = drop * KV_BLOCK
+        self._dropped += moved
+        self._position -= moved
+        self._device.write(shift_tensor(self._model.kv), pack_shift(moved, pairs))
+        await self._wait(self._device.run([SHIFT], 1, 1, 0, 0))
+        self._write_table(0)
+        self._write_step()
 
     def _launch(self, flying: deque[_Burst], limit: int) -> None:
         """Submit bursts until enough are in flight or all tokens are on their way."""
@@ -309,15 +349,13 @@ class Run:
         """Tell the device where the answer stands: its last token is computed next."""
         config, tokens = self._config, self._session.tokens
         self._device.write(tokens_tensor(1), array("I", tokens[-1:]).tobytes())
-        record = StepRecord(self._position, 1, self._num_sampled, config.seed, config.temperature)
+        record = StepRecord(self._position, 1, self._num_sampled, self._seed, config.temperature)
         self._device.write(STEP, record.pack())
         self._write_sampler()
 
     def _write_sampler(self) -> None:
-        tokens = self._session.tokens
-        answered = len(self._earlier) + len(self.answer.ids)
-        prompt, answer = tokens[: len(tokens) - answered], tokens[len(tokens) - answered :]
-        self._sampler.write(self._device, prompt, answer)
+        prompt = self._prompt[: len(self._prompt) - len(self._earlier)]
+        self._sampler.write(self._device, prompt, self._earlier + self.answer.ids)
 
     async def _tell(self, ids: list[int], first: int) -> None:
         """Keep the log-probabilities of sampled ids, from place ``first`` of the ring on."""

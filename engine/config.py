@@ -10,6 +10,7 @@ from engine.errors import OctavoError
 
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 Activations = Literal["auto", "f32", "q16", "q8"]
+ContextFull = Literal["stop", "slide"]
 DEFAULT_CONTEXT = 2048  # tokens
 SMALLEST_TEMPERATURE = 1e-3  # below, logits divided by it could leave f32: that is greedy
 SMALLEST_TOP_P = 1e-6
@@ -53,14 +54,19 @@ class LoadConfig:
 @dataclass(frozen=True)
 class GenerateConfig:
     """How to answer: temperature (0 is greedy), most new tokens (None: up to the context), seed,
-    and texts before which the answer ends; which tokens may be drawn (see engine/ops/choose.py;
-    top_k 0: any), penalties and biases of their logits, and whether log-probabilities are told, of
-    the chosen token and of the ``top_logprobs`` likeliest."""
+    and texts before which the answer ends.
+
+    When the context is full, the answer stops, or the context slides: the oldest tokens but the
+    first ones are dropped, and the rest moves up. ``top_k`` (0: any), ``top_p`` and ``min_p`` say
+    which tokens may be drawn (engine/ops/choose.py); penalties and biases change their logits.
+    Log-probabilities are told of the chosen token and of the ``top_logprobs`` likeliest.
+    """
 
     temperature: float = 0.0
     max_tokens: int | None = None
     seed: int = 0
     stop: tuple[str, ...] = ()
+    context_full: ContextFull = "stop"
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
@@ -79,6 +85,7 @@ class GenerateConfig:
             max_tokens=_optional(message, "max_tokens", 1, 1 << 20),
             seed=_integer(message, "seed", 0, 0, 2**32 - 1),
             stop=_stops(message),
+            context_full=cast(ContextFull, _one_of(message, "context_full", ("stop", "slide"))),
             top_k=_integer(message, "top_k", 0, 0, 1 << 20),
             top_p=_number(message, "top_p", 1.0, SMALLEST_TOP_P, 1.0),
             min_p=_number(message, "min_p", 0.0, 0.0, 1.0),

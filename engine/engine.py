@@ -188,7 +188,7 @@ class Engine:
             ids = begun.ids
             if not ids:
                 raise OctavoError("prompt.empty", "The chat template made an empty prompt.")
-            if len(ids) >= ready.model.context:
+            if len(ids) >= ready.model.context and config.context_full == "stop":
                 raise OctavoError(
                     "prompt.too_long",
                     f"The conversation has {len(ids)} tokens; "

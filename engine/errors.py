@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 CODES: dict[str, str] = {
+    "context.full": "The answer ended because the context is full.",
     "engine.busy": "The engine is busy with something that allows nothing beside it.",
     "engine.not_loaded": "No model is loaded.",
     "gguf.invalid": "The file is not a valid GGUF file.",

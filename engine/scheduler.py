@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.ops.attention import KV_BLOCK
 from engine.session import Session
 from engine.turns import Turns
 
@@ -11,6 +12,7 @@ PREFILL_SECONDS = 0.05  # stop is heard between chunks
 DECODE_SECONDS = 0.02  # and between bursts, of which two are in flight
 SMALLEST_CHUNK = 4  # the kernels without barriers take tokens by four
 MAX_BURST = 32
+MOST_KEPT_BLOCKS = 4  # models lean on the first tokens (Xiao et al., 2023)
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,12 @@ class Scheduler:
         is left to do or the context is full."""
         steps = min(self.decode_pace.size, remaining, self.context - position)
         return Decode(position, steps) if steps > 0 else None
+
+    @property
+    def slide(self) -> tuple[int, int]:
+        """Blocks to keep at the beginning of a full context, and blocks to drop after them."""
+        blocks = self.context // KV_BLOCK
+        return min(MOST_KEPT_BLOCKS, blocks // 4), max(1, blocks // 8)
 
     @property
     def depth(self) -> int:

@@ -31,6 +31,7 @@ class Session:
         self.tokens: list[int] = []
         self.num_cached = 0
         self.blocks: list[int] = []
+        self._slid_from: int | None = None  # tokens from here on were moved
 
     def prompt(self, ids: list[int]) -> int:
         """Take ``ids`` as all tokens so far; returns how many of them are cached already."""
@@ -56,7 +57,32 @@ class Session:
         self.tokens += ids
         self.num_cached = len(self.tokens) - 1
 
+    def slide(self, keep: int, drop: int) -> list[tuple[int, int]]:
+        """Let go of ``drop`` blocks after the first ``keep``; the tokens behind them move to
+        earlier positions. Returns from which block to which K and V have to be moved.
+
+        What was computed with tokens that are gone is found by nobody else afterwards. Raises
+        NoRoomError when blocks in use by others would have to be copied and there is no room.
+        """
+        moved = self.blocks[keep + drop :]
+        own = self._pool.own(moved)
+        if own is None:
+            raise NoRoomError
+        start, end = keep * KV_BLOCK, (keep + drop) * KV_BLOCK
+        self._pool.share(self.blocks[:keep])
+        self._pool.release(self.blocks[: keep + drop], self._findable[:end])
+        self.blocks = self.blocks[:keep] + own
+        del self.tokens[start:end]
+        self.num_cached -= end - start
+        self._slid_from = start
+        return list(zip(moved, own, strict=True))
+
+    @property
+    def _findable(self) -> list[int]:
+        """Tokens whose K and V are what any sequence with the same beginning would compute."""
+        return self.tokens[: self.num_cached][: self._slid_from]
+
     def release(self) -> None:
         """The sequence has ended, for now: its blocks go back with what is in them."""
-        self._pool.release(self.blocks, self.tokens[: self.num_cached])
-        self.tokens, self.blocks, self.num_cached = [], [], 0
+        self._pool.release(self.blocks, self._findable)
+        self.tokens, self.blocks, self.num_cached, self._slid_from = [], [], 0, None

@@ -46,6 +46,8 @@
  * @property {number} [max_completion_tokens] the newer name of max_tokens
  * @property {number} [seed]
  * @property {string | string[]} [stop] texts before which the answer ends
+ * @property {"stop" | "slide"} [context_full] when the context is full, the answer ends with the
+ *   code `context.full` (if absent), or the oldest tokens but the first ones are dropped
  * @property {number} [top_k] only tokens that fewer than so many are likelier than; 0: any
  * @property {number} [top_p] only tokens that likelier ones have less than this probability above
  * @property {number} [min_p] only tokens with this part of the likeliest one's probability
@@ -69,7 +71,7 @@
  * @property {{index: 0, message: {role: "assistant", content: string},
  *   logprobs: {content: Logprobs[]} | null, finish_reason: FinishReason}[]} choices
  * @property {CompletionUsage} usage
- * @property {{ids: number[], timing: Timing, handle?: number}} octavo
+ * @property {{ids: number[], timing: Timing, handle?: number, code?: "context.full"}} octavo
  *
  * @typedef {object} ChatCompletionChunk
  * @property {string} id
@@ -80,8 +82,8 @@
  *   logprobs?: {content: Logprobs[]} | null, finish_reason: FinishReason | null}[]} choices
  *   log-probabilities of the whole answer come in the last chunk
  * @property {CompletionUsage} [usage] in the last chunk
- * @property {{num_tokens: number, ids?: number[], timing?: Timing, handle?: number}} octavo
- *   tokens so far
+ * @property {{num_tokens: number, ids?: number[], timing?: Timing, handle?: number,
+ *   code?: "context.full"}} octavo tokens so far
  */
 
 /**
@@ -96,7 +98,7 @@ const REFUSED = [
 ];
 /** Options that go to the worker as they are. */
 const SAMPLING = /** @type {const} */ ([
-  "temperature", "seed", "stop", "top_k", "top_p", "min_p", "repetition_penalty",
+  "temperature", "seed", "stop", "context_full", "top_k", "top_p", "min_p", "repetition_penalty",
   "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs",
 ]);
 
@@ -307,7 +309,7 @@ export class Octavo {
   async #complete(options) {
     const head = this.#head();
     const result = await this.#generate(options);
-    const { text, ids, finish_reason, usage, timing, handle } = result;
+    const { text, ids, finish_reason, usage, timing, handle, code } = result;
     const logprobs = logprobsOf(result);
     const message = { role: /** @type {const} */ ("assistant"), content: text };
     return {
@@ -316,7 +318,7 @@ export class Octavo {
       model: this.#modelName,
       choices: [{ index: 0, message, logprobs, finish_reason }],
       usage: withTotal(usage),
-      octavo: { ids, timing, handle },
+      octavo: { ids, timing, handle, code },
     };
   }
 
@@ -364,11 +366,12 @@ export class Octavo {
         yield chunk({ content: delta.text });
       }
       const result = await arrivals.result;
-      const { ids, timing, usage, finish_reason, handle } = result;
+      const { ids, timing, usage, finish_reason, handle, code } = result;
       num_tokens = ids.length;
       const last = chunk({}, finish_reason);
       last.choices[0].logprobs = logprobsOf(result);
-      yield { ...last, usage: withTotal(usage), octavo: { num_tokens, ids, timing, handle } };
+      const octavo = { num_tokens, ids, timing, handle, code };
+      yield { ...last, usage: withTotal(usage), octavo };
     } finally {
       // reached early when the caller leaves the loop: the engine must be free afterwards
       abort.abort();

@@ -58,6 +58,7 @@
  *   ended by its length, and goes on where it ended
  * @property {number} [max_tokens] up to the context if absent
  * @property {string | string[]} [stop] texts before which the answer ends
+ * @property {"stop" | "slide"} [context_full] what is done then; "stop" if absent
  *
  * @typedef {GenerateFields & Sampling} GenerateRequest
  *
@@ -141,6 +142,7 @@
  * @property {number[]} ids
  * @property {Logprobs[]} [logprobs] of the ids
  * @property {"stop" | "length" | "cancelled"} finish_reason
+ * @property {"context.full"} [code] if that is why it ended
  * @property {number} [handle] by which the answer can be continued
  * @property {Usage} usage
  * @property {Timing} timing

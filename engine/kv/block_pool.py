@@ -125,6 +125,27 @@ class BlockPool:
         if not tails:
             del self._tails[place]
 
+    def share(self, blocks: Sequence[int]) -> None:
+        """Another sequence uses ``blocks``, which are in use already."""
+        for block in blocks:
+            self._uses[block] += 1
+
+    def own(self, blocks: Sequence[int]) -> list[int] | None:
+        """For blocks of a sequence that is going to change what they hold: those that nobody else
+        uses, no longer found by anybody; in the place of others new ones, into which the contents
+        are to be copied. None, and nothing is changed, if there is no room for them."""
+        shared = [block for block in blocks if self._uses[block] > 1]
+        copies = self.allocate(len(shared))
+        if copies is None:
+            return None
+        for block in blocks:
+            if self._uses[block] > 1:
+                self._uses[block] -= 1
+            else:
+                self._hide(block)
+        copy_of = dict(zip(shared, copies, strict=True))
+        return [copy_of.get(block, block) for block in blocks]
+
     def allocate(self, count: int) -> list[int] | None:
         """``count`` blocks for one sequence, or None if so many are in use that they do not fit."""
         if count > len(self._free) + len(self._cached):

@@ -6,6 +6,7 @@ decode    next token -> KV -> logits                (one token, needs nothing of
 sample    logits -> next token                      (greedy, or by temperature)
 choose    logits -> next token                      (with penalties, bias, mask, truncation)
 logprobs  logits, next token -> log-probabilities   (where they are asked for)
+shift     K and V of blocks -> those of earlier positions  (when the context slides)
 
 A step is one of the first three and, if it ends with a token, a sampler after it.
 """
@@ -23,6 +24,7 @@ from engine.plan import Plan, PlanBuilder, Tensor, Traits
 
 PREFILL, HEAD, DECODE = "prefill", "head", "decode"
 SAMPLE, CHOOSE, LOGPROBS = "sample", "choose", "logprobs"
+SHIFT = "shift"
 
 
 def build_plans(model: Model, traits: Traits, kv: KVLayout) -> dict[str, Plan]:
@@ -40,7 +42,11 @@ def build_plans(model: Model, traits: Traits, kv: KVLayout) -> dict[str, Plan]:
     decode = PlanBuilder(DECODE, traits)
     model.head(decode, model.layers(decode, tokens, kv), logits)
 
-    builders = [prefill, head, decode]
+    sliding = PlanBuilder(SHIFT, traits)
+    for layer in range(model.config.num_layers):
+        ops.shift(sliding, kv, layer)
+
+    builders = [prefill, head, decode, sliding]
     for name, op in ((SAMPLE, ops.sample), (CHOOSE, ops.choose), (LOGPROBS, ops.logprobs)):
         builders.append(PlanBuilder(name, traits))
         op(builders[-1], logits, tokens)

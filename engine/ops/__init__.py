@@ -6,6 +6,7 @@ from engine.ops.embed import embed, last_token
 from engine.ops.linear import gated_linear, linear
 from engine.ops.norm import rmsnorm
 from engine.ops.sample import sample
+from engine.ops.shift import shift
 
 __all__ = [
     "KVLayout",
@@ -18,4 +19,5 @@ __all__ = [
     "logprobs",
     "rmsnorm",
     "sample",
+    "shift",
 ]

@@ -136,6 +136,7 @@ def test_persistent_tensors() -> None:
         "counts",
         "bias",
         "mask",
+        "shift",
         "hidden",
         "rope",
         "block_table",

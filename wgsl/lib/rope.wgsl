@@ -14,3 +14,9 @@ fn rotate4(v: vec4<f32>, position: u32, j: u32) -> vec4<f32> {
   return vec4<f32>(v.x * t.x - v.y * t.y, v.x * t.y + v.y * t.x,
                    v.z * t.z - v.w * t.w, v.z * t.w + v.w * t.z);
 }
+
+// The inverse: in every pair the two change their parts.
+fn rotate4_back(v: vec4<f32>, position: u32, j: u32) -> vec4<f32> {
+  if (HALVES) { return rotate4(v.zwxy, position, j).zwxy; }
+  return rotate4(v.yxwz, position, j).yxwz;
+}

@@ -1,0 +1,66 @@
+"""Moving keys and values to earlier positions, after tokens before them were dropped."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from engine.ops.attention import KV_BLOCK, KVLayout, rotate
+from engine.plan import Call, Grid, PlanBuilder, Tensor
+from engine.shaders import Shader, Slot
+
+WORKGROUP = 64
+
+
+def shift_tensor(kv: KVLayout) -> Tensor:
+    """What ``shift`` is to do: ``pack_shift`` for at most all blocks of a sequence."""
+    return Tensor("shift", (2 + 2 * kv.max_blocks,), "u32", "state")
+
+
+def pack_shift(moved: int, pairs: Sequence[tuple[int, int]]) -> bytes:
+    """``moved``: by how many tokens; ``pairs``: from which block to which, maybe the same."""
+    return array("I", [moved, len(pairs), *(block for pair in pairs for block in pair)]).tobytes()
+
+
+def shift(b: PlanBuilder, kv: KVLayout, layer: int) -> None:
+    """Rotate the keys of blocks back by as many positions as their tokens move (RoPE is a
+    rotation, so that this equals having rotated by the new position), and copy the values."""
+    shader = Shader(
+        "kv_shift",
+        (
+            Slot("shift", "array<u32>"),
+            Slot("rope", "array<vec4<f32>>"),
+            Slot("k_pool", "array<u32>", "read_write"),
+            Slot("v_pool", "array<u32>", "read_write"),
+        ),
+        lib=("rope",),
+        consts={
+            "WORKGROUP": WORKGROUP,
+            "HEAD_DIM": kv.head_dim,
+            "KV_HEADS": kv.kv_heads,
+            "KV_BLOCK": KV_BLOCK,
+        },
+        overrides={"HALVES": int(kv.halves)},
+    )
+    args = {
+        "shift": shift_tensor(kv),
+        "rope": kv.rope,
+        "k_pool": kv.pool("k", layer),
+        "v_pool": kv.pool("v", layer),
+    }
+    threads = kv.kv_heads * KV_BLOCK * kv.head_dim // 4
+    grid = Grid(ceil(threads / WORKGROUP), kv.max_blocks)
+
+    def reference(a: Mapping[str, Any]) -> None:
+        moved, count = (int(word) for word in a["shift"][:2])
+        pairs = a["shift"][2 : 2 + 2 * count].reshape(count, 2)
+        back = a["rope"][moved] * (1, -1)  # the inverse of a rotation has the opposite sine
+        for src, dst in pairs:
+            keys = a["k_pool"][src].astype("f4").swapaxes(0, 1)
+            table = back[None].repeat(KV_BLOCK, axis=0)
+            a["k_pool"][dst] = rotate(keys, table, kv.halves).swapaxes(0, 1)
+            a["v_pool"][dst] = a["v_pool"][src]
+
+    b.call(Call("kv_shift", args, ("k_pool", "v_pool"), reference, shader, grid))

@@ -1,0 +1,205 @@
+"""A full context: the answer ends and says why, or the context slides."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.answer import Answer
+from engine.backends.base import Buffer
+from engine.backends.cpu import CpuDevice
+from engine.config import GenerateConfig, LoadConfig
+from engine.engine import Engine
+from engine.errors import OctavoError
+from engine.kv import BlockPool
+from engine.ops.attention import KV_BLOCK
+from engine.ops.state import SEED, STEP
+from engine.plan import Tensor
+from engine.session import NoRoomError, Session
+from tests.native import NativeHost
+from tests.unit.test_engine import GOLDEN
+
+CONTEXT = 128
+KEEP, DROP = 2, 1  # blocks, of the eight that a context of 128 has
+PROMPT = [3 + 7 * i % 400 for i in range(90)]
+
+
+class Recorder(CpuDevice):
+    """Remembers the keys of the first layer after each slide, and the seeds of steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slides: list[Any] = []
+        self.seeds: set[int] = set()
+
+    def write(self, tensor: Tensor, data: Buffer, offset: int = 0) -> None:
+        super().write(tensor, data, offset)
+        if tensor == STEP:
+            self.seeds.add(int(self._arrays[STEP.name][SEED]))
+
+    async def run(self, plans: Any, tokens: int, repeat: int, first: int, count: int) -> list[int]:
+        ids = await super().run(plans, tokens, repeat, first, count)
+        if list(plans) == ["shift"]:
+            self.slides.append(self._arrays["k.0"].copy())
+        return ids
+
+
+async def loaded(device: CpuDevice | None = None, **config: Any) -> Engine:
+    engine = Engine(NativeHost(GOLDEN / "tiny.gguf", device=device))
+    await engine.load(LoadConfig(**{"context": CONTEXT, **config}), lambda *_: None)
+    return engine
+
+
+async def complete(engine: Engine, ids: list[int], key: int = 0, **config: Any) -> Answer:
+    async for event in engine.complete(ids, GenerateConfig(**config), key):
+        if isinstance(event, Answer):
+            return event
+    raise AssertionError("no answer")
+
+
+def accounted(engine: Engine) -> None:
+    kv = engine.status()["kv"]
+    assert kv["used_blocks"] == 0
+    assert kv["free_blocks"] + kv["cached_blocks"] == kv["num_blocks"]
+
+
+def test_a_full_context_ends_the_answer_and_says_so() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        full = await complete(engine, PROMPT)
+        assert (len(full.ids), full.finish_reason) == (CONTEXT - len(PROMPT), "length")
+        assert full.to_wire()["code"] == "context.full"
+        short = await complete(engine, PROMPT, max_tokens=5)
+        assert (short.finish_reason, "code" in short.to_wire()) == ("length", False)
+
+    asyncio.run(run())
+
+
+def test_a_sliding_context_goes_on() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        stopped = await complete(engine, PROMPT)
+        await engine.reset()
+        sliding = await complete(engine, PROMPT, max_tokens=250, context_full="slide")
+        assert sliding.ids[: len(stopped.ids)] == stopped.ids
+        assert (len(sliding.ids), sliding.finish_reason) == (250, "length")
+        assert "code" not in sliding.to_wire()
+        accounted(engine)
+        # What was moved is found by nobody: another answer is as if alone.
+        again = await complete(engine, PROMPT, max_tokens=250, context_full="slide")
+        assert again.ids == sliding.ids
+        others = (sliding.ids + PROMPT)[-100:]
+        reused = await complete(engine, others, max_tokens=20)
+        await engine.reset()
+        assert (await complete(engine, others, max_tokens=20)).ids == reused.ids
+
+    asyncio.run(run())
+
+
+def test_the_keys_of_a_window_are_those_of_its_positions() -> None:
+    """In the first layer a key depends on its token and position alone: after two slides the
+    window's keys are those that a fresh engine computes for these tokens."""
+
+    async def run() -> None:
+        device = Recorder()
+        engine = await loaded(device)
+        answer = await complete(engine, PROMPT, max_tokens=80, context_full="slide")
+        assert len(device.slides) > 1
+        assert len(device.seeds) == len(device.slides) + 1, "positions come again, noise does not"
+        tokens = PROMPT + answer.ids
+        number = 2
+        window = tokens[: CONTEXT + (number - 1) * DROP * KV_BLOCK]
+        window = window[: KEEP * KV_BLOCK] + window[(KEEP + number * DROP) * KV_BLOCK :]
+        fresh = CpuDevice()
+        await complete(await loaded(fresh, context=256), [*window, 1], max_tokens=1)
+        wanted = fresh._arrays["k.0"][: len(window) // KV_BLOCK]
+        got = device.slides[number - 1]
+        for block in wanted:
+            assert min(float(np.abs(block - other).max()) for other in got) < 1e-3
+
+    asyncio.run(run())
+
+
+def test_a_prompt_that_is_too_long_loses_its_oldest_tokens() -> None:
+    async def run() -> None:
+        engine = await loaded()
+        long = [3 + 11 * i % 400 for i in range(500)]
+        with pytest.raises(OctavoError, match="500 tokens"):
+            await complete(engine, long, max_tokens=5)
+        answer = await complete(engine, long, max_tokens=5, context_full="slide")
+        dropped = 500 - (CONTEXT - DROP * KV_BLOCK)
+        dropped = -(-dropped // KV_BLOCK) * KV_BLOCK
+        kept = long[: KEEP * KV_BLOCK] + long[KEEP * KV_BLOCK + dropped :]
+        await engine.reset()
+        assert (await complete(engine, kept, max_tokens=5)).ids == answer.ids
+        accounted(engine)
+
+    asyncio.run(run())
+
+
+def test_sliding_answers_take_turns_and_are_stopped() -> None:
+    async def run() -> None:
+        engine = await loaded(kv_tokens=3 * CONTEXT)
+        asked: dict[str, Any] = {"max_tokens": 150, "context_full": "slide", "temperature": 0.9}
+        alone = [await complete(engine, PROMPT[i:], seed=i, **asked) for i in range(3)]
+        await engine.reset()
+        together = await asyncio.gather(
+            *(complete(engine, PROMPT[i:], key=i, seed=i, **asked) for i in range(3))
+        )
+        assert [a.ids for a in together] == [a.ids for a in alone]
+        accounted(engine)
+        assert engine._ready
+        never = tuple((id, -100.0) for id in engine._ready.model.special.eos)
+        forever = complete(engine, PROMPT, 9, context_full="slide", logit_bias=never)
+        endless = asyncio.ensure_future(forever)
+        await asyncio.sleep(0.5)
+        assert engine.stop(9)
+        assert (await endless).finish_reason == "cancelled"
+        accounted(engine)
+
+    asyncio.run(run())
+
+
+def computed(pool: BlockPool, ids: list[int]) -> Session:
+    """A session all of whose ``ids`` are in the pool."""
+    session = Session(pool)
+    session.prompt(ids)
+    session.reserve(len(ids))
+    session.num_cached = len(ids)
+    session.release()
+    return session
+
+
+def test_moved_blocks_are_found_no_longer() -> None:
+    pool = BlockPool(11)
+    ids = list(range(8 * KV_BLOCK))
+    session = computed(pool, ids)
+    session.prompt([*ids, 1])
+    assert all(src == dst for src, dst in session.slide(2, 3)), "nobody else uses them"
+    assert Session(pool).prompt([*ids, 2]) == 5 * KV_BLOCK, "kept and dropped ones are as before"
+
+
+def test_a_session_slides_over_shared_blocks() -> None:
+    pool = BlockPool(11)
+    ids = list(range(8 * KV_BLOCK))
+    first, second = computed(pool, ids), Session(pool)
+    assert first.prompt([*ids, 1]) == second.prompt([*ids, 2]) == len(ids)
+    shared = list(first.blocks)
+    pairs = first.slide(2, 3)
+    assert [src for src, _ in pairs] == shared[5:]
+    assert not {dst for _, dst in pairs} & set(shared), "what the other reads is not written to"
+    assert first.blocks == [*shared[:2], *(dst for _, dst in pairs)]
+    assert first.tokens == [*ids[: 2 * KV_BLOCK], *ids[5 * KV_BLOCK :], 1]
+    with pytest.raises(NoRoomError):
+        third = Session(pool)
+        third.prompt([*ids, 3])
+        third.reserve(9 * KV_BLOCK)
+    second.release()
+    third.release()
+    before = pool.num_cached
+    first.release()
+    assert pool.num_cached == before + 2, "moved blocks are found by nobody"
+    assert pool.num_free + pool.num_cached == pool.num_blocks
