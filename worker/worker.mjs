@@ -8,6 +8,7 @@
 
 import { Gpu } from "./gpu.mjs";
 import { errorReply, resultReply } from "./protocol.mjs";
+import { Grammars } from "./grammars.mjs";
 import { Remote } from "./remote.mjs";
 import { ShardStore, checkSecure } from "./shards.mjs";
 
@@ -250,6 +251,7 @@ function makeHost(pyodide) {
     gpu: Gpu,
     memory,
     openTokenizer,
+    grammars: new Grammars(),
     now: () => performance.now(),
     installNumpy: async () => {
       await pyodide.loadPackage("micropip");

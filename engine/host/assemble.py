@@ -80,8 +80,8 @@ def _npm_files() -> dict[str, bytes]:
     for place, source in pins.NPM_FILES.items():
         data = (NODE_MODULES / source).read_bytes()
         site[place] = modules.without_source_map(data) if place.endswith("js") else data
-    umd = (NODE_MODULES / pins.TOKENIZER_MODULE).read_bytes()
-    site["worker/web-tokenizers.js"] = modules.from_umd(umd, "tokenizers", ("Tokenizer",))
+    for place, (source, name, exports) in pins.NPM_UMD.items():
+        site[place] = modules.from_umd((NODE_MODULES / source).read_bytes(), name, exports)
     return site
 
 

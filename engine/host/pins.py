@@ -101,6 +101,7 @@ MODELS = (
 
 NPM = {
     "@mlc-ai/web-tokenizers": "0.1.6",
+    "@mlc-ai/web-xgrammar": "0.1.27",
     "dompurify": "3.5.0",
     "marked": "18.2.1",
     "pyodide": PYODIDE,
@@ -115,5 +116,17 @@ NPM_FILES = {
     "pyodide/pyodide.asm.wasm": "pyodide/pyodide.asm.wasm",
     "pyodide/python_stdlib.zip": "pyodide/python_stdlib.zip",
 }
-TOKENIZER_MODULE = "@mlc-ai/web-tokenizers/lib/index.js"
+# UMD scripts that become ES modules: place in dist/ -> place in node_modules/, global, exports.
+NPM_UMD = {
+    "worker/web-tokenizers.js": (
+        "@mlc-ai/web-tokenizers/lib/index.js",
+        "tokenizers",
+        ("Tokenizer",),
+    ),
+    "worker/web-xgrammar.js": (
+        "@mlc-ai/web-xgrammar/lib/index.js",
+        "xgrammar",
+        ("TokenizerInfo", "GrammarCompiler", "GrammarMatcher"),
+    ),
+}
 PYODIDE_LOCK = "pyodide/pyodide-lock.json"
