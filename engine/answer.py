@@ -14,6 +14,7 @@ from engine.config import GenerateConfig
 from engine.loader import Host, LoadedModel
 from engine.models.plans import DECODE, HEAD, PREFILL
 from engine.ops.state import STEP, StepRecord, tokens_tensor
+from engine.reasoning import Reasoning
 from engine.scheduler import Scheduler
 from engine.session import Session
 from engine.stops import StopStrings
@@ -26,19 +27,22 @@ LONGEST_CHARACTER = 4  # tokens, if each is a byte
 
 @dataclass(frozen=True)
 class Delta:
-    """New text of the answer; ``num_tokens`` counts all tokens of the answer so far."""
+    """New text of the answer, or of its reasoning; ``num_tokens`` counts all tokens so far."""
 
     text: str
     num_tokens: int
+    kind: Literal["answer", "reasoning"] = "answer"
 
 
 @dataclass
 class Answer:
-    """A finished answer. Times are in seconds; ``host_seconds`` is what Python and the
-    JavaScript it called took beside waiting for the device."""
+    """A finished answer: ``text`` without its think part, which is ``reasoning``. Times are in
+    seconds; ``host_seconds`` is what Python and the JavaScript it called took beside waiting for
+    the device."""
 
     ids: list[int] = field(default_factory=list)
     text: str = ""
+    reasoning: str = ""
     finish_reason: FinishReason = "length"
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -52,6 +56,7 @@ class Answer:
         later = max(0, len(self.ids) - 1)
         return {
             "text": self.text,
+            "reasoning": self.reasoning,
             "ids": self.ids,
             "finish_reason": self.finish_reason,
             "usage": {
@@ -73,7 +78,7 @@ def _rate(count: int, seconds: float) -> float:
 
 
 class Run:
-    """One answer under way; ``ends`` are the ids that end it."""
+    """One answer under way; ``ends`` are the ids that end it, ``reasoning`` cuts its text."""
 
     def __init__(
         self,
@@ -83,12 +88,14 @@ class Run:
         config: GenerateConfig,
         host: Host,
         ends: frozenset[int],
+        reasoning: Reasoning | None = None,
     ) -> None:
         self.move(model, session, scheduler)
         self._config = config
         self._now = host.now
         self._ends = ends
         self._decoder = StreamDecoder(model.token_bytes)
+        self._reasoning = reasoning or Reasoning()
         self._stops = StopStrings(config.stop)
         self.answer = Answer()
         self._num_sampled = 0
@@ -168,10 +175,11 @@ class Run:
         # Bursts that were in flight beyond the end do not count.
         answer.decode_seconds = self._last_token - started - answer.first_token_seconds
         answer.host_seconds = self._now() - started - self._waited
-        tail = self._stops.push(self._decoder.flush()) + self._stops.flush()
-        answer.text += tail
-        if tail:
-            yield Delta(tail, len(answer.ids))
+        thought, text = self._split(self._decoder.flush())
+        rest, tail = self._reasoning.flush()
+        text += self._stops.push(tail) + self._stops.flush()
+        for delta in self._told(thought + rest, text):
+            yield delta
 
     async def _prefill(self, stopped: Stopped) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""
@@ -207,8 +215,8 @@ class Run:
         ids = [first]
         try:
             while True:
-                ended, delta = self._commit(ids, limit)
-                if delta:
+                ended, deltas = self._commit(ids, limit)
+                for delta in deltas:
                     yield delta
                 if ended:
                     return
@@ -246,17 +254,18 @@ class Run:
             self._position += step.num_steps
             self._num_sampled += step.num_steps
 
-    def _commit(self, ids: list[int], limit: int) -> tuple[bool, Delta | None]:
+    def _commit(self, ids: list[int], limit: int) -> tuple[bool, list[Delta]]:
         """Add sampled ids up to an end token or the limit; whether the answer has ended, and its
         new text."""
         answer = self.answer
         kept: list[int] = []
-        text = ""
+        thought = text = ""
         ended = False
         for id in ids:
             kept.append(id)
             if self._config.stop:  # else all at once is quicker
-                text += self._stops.push(self._decoder.push([id]))
+                new_thought, new_text = self._split(self._decoder.push([id]))
+                thought, text = thought + new_thought, text + new_text
             if id in self._ends or self._stops.found:
                 answer.finish_reason, ended = "stop", True
             elif len(answer.ids) + len(kept) >= limit:
@@ -266,9 +275,22 @@ class Run:
         self._session.append(kept)
         answer.ids += kept
         if not self._config.stop:
-            text = self._decoder.push(kept)
+            thought, text = self._split(self._decoder.push(kept))
+        return ended, self._told(thought, text)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """New reasoning and new text of the answer; stop strings end only the latter."""
+        thought, text = self._reasoning.push(text)
+        return thought, self._stops.push(text)
+
+    def _told(self, thought: str, text: str) -> list[Delta]:
+        """New reasoning and text, added to the answer, as deltas."""
+        answer = self.answer
+        answer.reasoning += thought
         answer.text += text
-        return ended, Delta(text, len(answer.ids)) if text else None
+        count = len(answer.ids)
+        deltas = [Delta(thought, count, "reasoning"), Delta(text, count)]
+        return [delta for delta in deltas if delta.text]
 
     def _reserve(self, num_tokens: int) -> None:
         """Have blocks for ``num_tokens`` tokens and tell the device the new ones."""
