@@ -17,6 +17,7 @@ from engine.models.plans import DECODE, HEAD, PREFILL, SHIFT
 from engine.ops.attention import KV_BLOCK
 from engine.ops.shift import pack_shift, shift_tensor
 from engine.ops.state import STEP, StepRecord, tokens_tensor
+from engine.reasoning import Reasoning
 from engine.sampling import Logprobs, Sampler
 from engine.scheduler import Scheduler
 from engine.session import Session
@@ -32,20 +33,23 @@ LONGEST_CHARACTER = 4  # tokens, if each is a byte
 
 @dataclass(frozen=True)
 class Delta:
-    """New text of the answer; ``num_tokens`` counts all tokens of the answer so far."""
+    """New text of the answer, or of its reasoning; ``num_tokens`` counts all tokens so far."""
 
     text: str
     num_tokens: int
+    kind: Literal["answer", "reasoning"] = "answer"
 
 
 @dataclass
 class Answer:
-    """A finished answer. Times are in seconds; ``host_seconds`` is what Python and the
-    JavaScript it called took beside waiting for the device."""
+    """A finished answer: ``text`` without its think part, which is ``reasoning``. Times are in
+    seconds; ``host_seconds`` is what Python and the JavaScript it called took beside waiting for
+    the device."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
     text: str = ""
+    reasoning: str = ""
     finish_reason: FinishReason = "length"
     context_full: bool = False  # that is why it ended
     prompt_tokens: int = 0
@@ -60,6 +64,7 @@ class Answer:
         later = max(0, len(self.ids) - 1)
         return {
             "text": self.text,
+            "reasoning": self.reasoning,
             "ids": self.ids,
             **({"logprobs": [t.to_wire() for t in self.logprobs]} if self.logprobs else {}),
             "finish_reason": self.finish_reason,
@@ -92,7 +97,7 @@ class _Burst:
 
 
 class Run:
-    """One answer under way; ``ends`` are the ids that end it."""
+    """One answer under way; ``ends`` are the ids that end it, ``reasoning`` cuts its text."""
 
     def __init__(
         self,
@@ -102,6 +107,7 @@ class Run:
         config: GenerateConfig,
         host: Host,
         ends: frozenset[int],
+        reasoning: Reasoning | None = None,
     ) -> None:
         self.move(model, session, scheduler)
         self._config = config
@@ -112,6 +118,7 @@ class Run:
         self._prompt: list[int] = []
         self._dropped = 0  # tokens, after the first ones that are kept, for want of room
         self._decoder = StreamDecoder(model.token_bytes)
+        self._reasoning = reasoning or Reasoning()
         self._stops = StopStrings(config.stop)
         self.answer = Answer()
         self._num_sampled = 0
@@ -194,10 +201,11 @@ class Run:
         # Bursts that were in flight beyond the end do not count.
         answer.decode_seconds = self._last_token - started - answer.first_token_seconds
         answer.host_seconds = self._now() - started - self._waited
-        tail = self._stops.push(self._decoder.flush()) + self._stops.flush()
-        answer.text += tail
-        if tail:
-            yield Delta(tail, len(answer.ids))
+        thought, text = self._split(self._decoder.flush())
+        rest, tail = self._reasoning.flush()
+        text += self._stops.push(tail) + self._stops.flush()
+        for delta in self._told(thought + rest, text):
+            yield delta
 
     async def _prefill(self, stopped: Stopped) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""
@@ -237,8 +245,8 @@ class Run:
         ids = [first]
         try:
             while True:
-                ended, delta = self._commit(ids, limit)
-                if delta:
+                ended, deltas = self._commit(ids, limit)
+                for delta in deltas:
                     yield delta
                 if ended:
                     return
@@ -309,17 +317,18 @@ class Run:
             self._position += step.num_steps
             self._num_sampled += step.num_steps
 
-    def _commit(self, ids: list[int], limit: int) -> tuple[bool, Delta | None]:
+    def _commit(self, ids: list[int], limit: int) -> tuple[bool, list[Delta]]:
         """Add sampled ids up to an end token or the limit; whether the answer has ended, and its
         new text."""
         answer = self.answer
         kept: list[int] = []
-        text = ""
+        thought = text = ""
         ended = False
         for id in ids:
             kept.append(id)
             if self._config.stop:  # else all at once is quicker
-                text += self._stops.push(self._decoder.push([id]))
+                new_thought, new_text = self._split(self._decoder.push([id]))
+                thought, text = thought + new_thought, text + new_text
             if id in self._ends or self._stops.found:
                 answer.finish_reason, ended = "stop", True
             elif len(answer.ids) + len(kept) >= limit:
@@ -330,9 +339,22 @@ class Run:
         answer.ids += kept
         del answer.logprobs[len(answer.ids) :]
         if not self._config.stop:
-            text = self._decoder.push(kept)
+            thought, text = self._split(self._decoder.push(kept))
+        return ended, self._told(thought, text)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """New reasoning and new text of the answer; stop strings end only the latter."""
+        thought, text = self._reasoning.push(text)
+        return thought, self._stops.push(text)
+
+    def _told(self, thought: str, text: str) -> list[Delta]:
+        """New reasoning and text, added to the answer, as deltas."""
+        answer = self.answer
+        answer.reasoning += thought
         answer.text += text
-        return ended, Delta(text, len(answer.ids)) if text else None
+        count = len(answer.ids)
+        deltas = [Delta(thought, count, "reasoning"), Delta(text, count)]
+        return [delta for delta in deltas if delta.text]
 
     def _reserve(self, num_tokens: int) -> None:
         """Have blocks for ``num_tokens`` tokens and tell the device the new ones."""

@@ -42,23 +42,35 @@ class ChatTemplate:
     """A compiled chat template; ``source`` None means ChatML, which most models know."""
 
     def __init__(self, source: str | None, bos: str, eos: str) -> None:
+        self._source = CHATML if source is None else source
         self._environment = _Environment()
         self._specials = {"bos_token": bos, "eos_token": eos}
         try:
-            self._template = self._environment.from_string(
-                self._environment.counted(CHATML if source is None else source)
-            )
+            self._template = self._environment.from_string(self._environment.counted(self._source))
         except Exception as error:  # a hostile template can break the compiler in any way
             _fail(error)
 
-    def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True) -> str:
-        """The prompt for ``messages`` of {"role", "content"}; raises template.invalid."""
+    def mentions(self, name: str) -> bool:
+        """Whether the template's text contains ``name``."""
+        return name in self._source
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> str:
+        """The prompt for ``messages`` and ``tools`` in OpenAI's shape; raises template.invalid."""
         self._environment.steps_left = MAX_STEPS
         pieces: list[str] = []
         size = 0
         try:
             for piece in self._template.generate(
-                messages=messages, add_generation_prompt=add_generation_prompt, **self._specials
+                messages=[_with_arguments(message) for message in messages],
+                tools=tools,
+                documents=None,  # templates ask whether it is none, not whether it is defined
+                add_generation_prompt=add_generation_prompt,
+                **self._specials,
             ):
                 size += len(piece)
                 if size > MAX_OUTPUT:
@@ -69,8 +81,35 @@ class ChatTemplate:
         return "".join(pieces)
 
 
+class _Arguments(dict[str, Any]):
+    """Arguments of a tool call: a dict for templates that look into it or make JSON of it, and
+    JSON for those that add it to a text, as they would add OpenAI's."""
+
+    def __str__(self) -> str:
+        return _to_json(self)
+
+    def __add__(self, text: str) -> str:
+        return str(self) + text
+
+    def __radd__(self, text: str) -> str:
+        return text + str(self)
+
+
+def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with the arguments of its tool calls as templates take them."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [{**c, "function": _prepared(c["function"])} for c in message["tool_calls"]]
+    return {**message, "tool_calls": calls}
+
+
+def _prepared(function: dict[str, Any]) -> dict[str, Any]:
+    given = function["arguments"]
+    return {**function, "arguments": _Arguments(given) if isinstance(given, dict) else given}
+
+
 def _fail(error: Exception) -> NoReturn:
-    reason = str(error) or type(error).__name__
+    reason = (str(error) or type(error).__name__).rstrip(".")
     raise OctavoError(
         "template.invalid",
         f"The chat template failed: {reason[:300]}.",
@@ -182,11 +221,25 @@ def _product_size(left: Any, right: Any) -> int:
     return 0
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """Plain JSON: jinja2's own filter escapes for HTML, which would change the prompt."""
-    if indent is not None and indent > MAX_INDENT:
+    if indent is not None and not (isinstance(indent, int) and indent <= MAX_INDENT):
         raise TemplateError("the JSON is indented too far")
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    if separators and any(len(separator) > MAX_INDENT for separator in separators):
+        raise TemplateError("the JSON's separators are too long")
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -116,21 +116,6 @@ class MeasureConfig:
         return cls(prefill, context, steps, GenerateConfig.from_wire(message))
 
 
-def check_messages(message: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The ``messages`` of a request: a list of {role, content}; prompt.empty without a text."""
-    messages = message.get("messages")
-    if not isinstance(messages, list):
-        raise _invalid("messages", "a list", messages)
-    for entry in messages:
-        if not isinstance(entry, dict) or not all(
-            isinstance(entry.get(key), str) for key in ("role", "content")
-        ):
-            raise _invalid("messages", "a list of {role, content}, both texts", entry)
-    if not messages or not messages[-1]["content"].strip():
-        raise OctavoError("prompt.empty", hint="Type a message first.")
-    return messages
-
-
 def check_handle(message: Mapping[str, Any]) -> int:
     """The ``continues`` of a request: the handle of an earlier answer."""
     return _integer(message, "continues", 0, 0, 1 << 53)

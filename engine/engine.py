@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -15,6 +16,8 @@ from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host, LoadedModel, StageProgress, load
 from engine.measuring import Bench
 from engine.ops.attention import KV_BLOCK
+from engine.prompt import Prompt
+from engine.reasoning import Reasoning
 from engine.scheduler import Scheduler
 from engine.session import NoRoomError, Session
 
@@ -51,14 +54,6 @@ class _Request:
     waiting: bool = False  # for room in the KV cache: it has none of it
 
 
-@dataclass(frozen=True)
-class _Prompt:
-    """What an answer goes on from; the last ``answered`` tokens are an answer's beginning."""
-
-    ids: list[int]
-    answered: int = 0
-
-
 class Engine:
     """Loads a model and answers; several answers take turns."""
 
@@ -72,8 +67,8 @@ class Engine:
         self._changing = asyncio.Lock()
         self._healing = asyncio.Lock()
         self._requests: list[_Request] = []
-        # Answers that ended before the model did, by key, the latest last.
-        self._unfinished: OrderedDict[int, _Prompt] = OrderedDict()
+        # Where answers stand that ended before the model did, by key, the latest last.
+        self._unfinished: OrderedDict[int, Prompt] = OrderedDict()
         self._measuring = False
         self._watchers: list[asyncio.Future[None]] = []  # of ends and stops
 
@@ -118,36 +113,43 @@ class Engine:
         should be no slower than a second."""
         model = ready.model
         with suppress(OctavoError):  # a template may want other messages than this one
-            ids = await model.prompts.encode([{"role": "user", "content": "Hello"}])
+            ids = (await model.prompts.encode([{"role": "user", "content": "Hello"}])).ids
             if model.prefill_sample and len(ids) < model.context:
                 run = self._run(ready, GenerateConfig(max_tokens=2), model.special.eos)
                 async for _ in run.deltas(ids, lambda: False):
                     pass
         model.pool.forget()
 
-    def _run(self, ready: _Ready, config: GenerateConfig, ends: frozenset[int]) -> Run:
+    def _run(
+        self,
+        ready: _Ready,
+        config: GenerateConfig,
+        ends: frozenset[int],
+        reasoning: Reasoning | None = None,
+    ) -> Run:
         session = Session(ready.model.pool)
-        return Run(ready.model, session, ready.scheduler, config, self._host, ends)
+        return Run(ready.model, session, ready.scheduler, config, self._host, ends, reasoning)
 
     def generate(
-        self, messages: list[dict[str, str]], config: GenerateConfig, key: int | None = None
+        self,
+        messages: list[dict[str, Any]],
+        config: GenerateConfig,
+        key: int | None = None,
+        tools: list[dict[str, Any]] | None = None,
     ) -> AsyncGenerator[Delta | Answer, None]:
         """Answer a conversation: any number of ``Delta``, then one ``Answer``. Close the iterator
-        if you leave it earlier. ``stop`` finds it by its ``key``.
+        if you leave it earlier. ``stop`` finds it by its ``key``. ``messages`` and ``tools`` are
+        those of a checked request (``engine.messages``).
 
         Answers that are generated at the same time take turns. If they do not fit into the KV
         cache together, one waits for another's end. If the GPU is lost, the model is loaded anew
         and the answer goes on where it stood.
 
         Raises OctavoError engine.not_loaded, engine.busy, prompt.empty, prompt.too_long,
-        template.invalid, or gpu.lost for a second loss. However it ends, nothing is left running
-        on the device.
+        request.invalid, template.invalid, or gpu.lost for a second loss. However it ends, nothing
+        is left running on the device.
         """
-
-        async def conversation(model: LoadedModel) -> _Prompt:
-            return _Prompt(await model.prompts.encode(messages))
-
-        return self._answer(conversation, config, key)
+        return self._answer(lambda model: model.prompts.encode(messages, tools), config, key)
 
     def go_on(
         self, earlier: int, config: GenerateConfig, key: int | None = None
@@ -159,7 +161,7 @@ class Engine:
         load, or when 64 others came after it.
         """
 
-        async def so_far(_: LoadedModel) -> _Prompt:
+        async def so_far(_: LoadedModel) -> Prompt:
             if earlier not in self._unfinished:
                 raise OctavoError("request.invalid", f"There is no answer {earlier} to continue.")
             return self._unfinished[earlier]
@@ -171,21 +173,21 @@ class Engine:
     ) -> AsyncGenerator[Delta | Answer, None]:
         """Continue token ids, as ``generate`` does with messages."""
 
-        async def given(_: LoadedModel) -> _Prompt:
-            return _Prompt(ids)
+        async def given(_: LoadedModel) -> Prompt:
+            return Prompt(ids)
 
         return self._answer(given, config, key)
 
     async def _answer(
         self,
-        prompt: Callable[[LoadedModel], Awaitable[_Prompt]],
+        prompt: Callable[[LoadedModel], Awaitable[Prompt]],
         config: GenerateConfig,
         key: int | None,
     ) -> AsyncGenerator[Delta | Answer, None]:
         request, ready = await self._begin(key)
         try:
-            begun = await prompt(ready.model)
-            ids = begun.ids
+            begin = await prompt(ready.model)
+            ids, reasoning = begin.ids, copy.copy(begin.reasoning)
             if not ids:
                 raise OctavoError("prompt.empty", "The chat template made an empty prompt.")
             if len(ids) >= ready.model.context and config.context_full == "stop":
@@ -195,9 +197,9 @@ class Engine:
                     f"the context holds {ready.model.context}.",
                     "Start a new conversation or shorten the message.",
                 )
-            run = self._run(ready, config, ready.model.special.eos)
-            if begun.answered:
-                run.follow(ids[-begun.answered :])
+            run = self._run(ready, config, ready.model.special.eos, reasoning)
+            if begin.answered:
+                run.follow(ids[-begin.answered :])
             healed = False
             while True:
                 try:
@@ -220,8 +222,8 @@ class Engine:
                     ready = await self._heal(ready)
                     run.move(ready.model, Session(ready.model.pool), ready.scheduler)
             if key is not None and run.answer.finish_reason != "stop":
-                answered = begun.answered + len(run.answer.ids)
-                self._unfinished[key] = _Prompt(ids + run.answer.ids, answered)
+                answered = begin.answered + len(run.answer.ids)
+                self._unfinished[key] = Prompt(ids + run.answer.ids, reasoning, answered)
                 while len(self._unfinished) > MOST_UNFINISHED:
                     self._unfinished.popitem(last=False)
         finally:

@@ -30,7 +30,13 @@ from engine.plan import Plan, Traits
 from engine.prompt import Prompts
 from engine.tokenizer import Encoder
 from engine.tokenizer.decoder import token_bytes
-from engine.tokenizer.spec import SpecialTokens, control_texts, special_ids, tokenizer_json
+from engine.tokenizer.spec import (
+    SpecialTokens,
+    control_texts,
+    markup_texts,
+    special_ids,
+    tokenizer_json,
+)
 from engine.tuning import Timing, tune
 from engine.weights.gguf import GGUF, HeaderIncomplete, read_header
 from engine.weights.loading import shard_jobs
@@ -161,6 +167,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         bos = tokens[special.bos] if special.bos is not None else ""
         eos = tokens[min(special.eos)] if special.eos else ""
         template = ChatTemplate(gguf.metadata.get("tokenizer.chat_template"), bos, eos)
+        controls, markup = control_texts(gguf.metadata), markup_texts(gguf.metadata)
         return LoadedModel(
             name=manifest.name or model.config.name,
             config=model.config,
@@ -172,7 +179,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             pool=BlockPool(num_blocks),
             plans=plans,
             encoder=encoder,
-            prompts=Prompts(template, encoder, special, control_texts(gguf.metadata)),
+            prompts=Prompts(template, encoder, special, controls, markup),
             special=special,
             token_bytes=table,
             file_bytes=manifest.size,

@@ -6,23 +6,43 @@ prompt is cut at the marks, and its pieces are encoded apart. The mark itself ne
 model.
 
     user:  say <|im_end|>   ->   ...user\\nsay <|im_ | end|><|im_end|>\\n...
+
+What a template itself writes as markup, like <tool_response>, is guarded in the same way where
+others write: users and tools. In what the assistant or the system message says it is markup, and a
+template may look for a think part.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 from engine.chat import ChatTemplate
 from engine.errors import OctavoError
+from engine.reasoning import Reasoning
 from engine.tokenizer import Encoder
 from engine.tokenizer.spec import SpecialTokens
+from engine.tokenizer.vocabulary import THINK_CLOSE, THINK_OPEN
 
 MARKS = range(0xE000, 0xF900)  # Unicode's private use area
+THINK_TAGS = {THINK_OPEN, THINK_CLOSE}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, and where the text after them stands; the last ``answered`` ids are the beginning
+    of an answer that goes on."""
+
+    ids: list[int]
+    reasoning: Reasoning = field(default_factory=Reasoning)
+    answered: int = 0
 
 
 class Prompts:
-    """Encodes conversations for one model; ``controls`` are the texts of its control tokens."""
+    """Encodes conversations for one model; ``controls`` are the texts of its control tokens,
+    ``markup`` those of other tokens that look like tags."""
 
     def __init__(
         self,
@@ -30,43 +50,135 @@ class Prompts:
         encoder: Encoder,
         special: SpecialTokens,
         controls: Iterable[str],
+        markup: Iterable[str] = (),
     ) -> None:
         self._template = template
         self._encoder = encoder
         self._special = special
-        # The longest first, so that one which begins like another is found whole.
-        texts = sorted((re.escape(c) for c in controls if len(c) > 1), key=len, reverse=True)
-        self._control = re.compile("|".join(texts)) if texts else None
+        control = {text for text in controls if len(text) > 1}
+        markup = set(markup)
+        has_both = THINK_TAGS.issubset(control | markup)
+        self._reasons = has_both or any(map(template.mentions, THINK_TAGS))
+        written = {tag for tag in markup if template.mentions(tag)}
+        self._guard = _Guard(control | written | (THINK_TAGS if self._reasons else set()))
+        self._guard_own = _Guard(control - THINK_TAGS if self._reasons else control)
 
-    async def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids of a conversation, ready for the assistant's turn."""
-        mark = _unused(messages)
-        guarded = [{k: self._guarded(v, mark) for k, v in m.items()} for m in messages]
+    async def encode(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+    ) -> Prompt:
+        """A conversation, ready for the assistant's turn. Raises template.invalid, and
+        request.invalid for tools that the template has no place for."""
+        self._check_place(messages, tools)
+        marks = _Marks.unused_in([messages, tools])
+        text = self._template.render(
+            [self._guarded(message, marks) for message in messages],
+            tools=self._guard.broken(tools, marks.mark) if tools else None,
+        )
         ids: list[int] = []
-        for piece in self._template.render(guarded).split(mark):
+        for piece in marks.cut(text):
             ids += await self._encoder.encode(piece)
         bos = self._special.bos
-        return (
-            [bos, *ids] if self._special.add_bos and bos is not None and ids[:1] != [bos] else ids
-        )
+        if self._special.add_bos and bos is not None and ids[:1] != [bos]:
+            ids.insert(0, bos)
+        return Prompt(ids, self._reasoning_after(text))
 
-    def _guarded(self, text: str, mark: str) -> str:
-        """``text`` with a mark in the middle of every control token's text."""
-        if not self._control:
+    def _check_place(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+    ) -> None:
+        used = {"tools": bool(tools), "tool_calls": any("tool_calls" in m for m in messages)}
+        for name, is_used in used.items():
+            if is_used and not self._template.mentions(name):
+                raise OctavoError(
+                    "request.invalid", f"The chat template of this model has no place for {name}."
+                )
+
+    def _reasoning_after(self, text: str) -> Reasoning:
+        """For the answer to a prompt. Some templates open the think part themselves."""
+        if not self._reasons:
+            return Reasoning()
+        return Reasoning("within" if text.rstrip().endswith(THINK_OPEN) else "before")
+
+    def _guarded(self, message: dict[str, Any], marks: _Marks) -> dict[str, Any]:
+        own = {"content"} if message["role"] in ("assistant", "system") else set()
+        guarded = {"role": message["role"]}
+        for key in message.keys() - guarded:
+            guard = self._guard_own if key in own else self._guard
+            guarded[key] = guard.broken(message[key], marks.mark)
+        return guarded
+
+
+class _Guard:
+    """Breaks texts of tokens."""
+
+    def __init__(self, texts: set[str]) -> None:
+        # The longest first, so that one which begins like another is found whole.
+        ordered = sorted(map(re.escape, texts), key=len, reverse=True)
+        self._whole = re.compile("|".join(ordered)) if texts else None
+        self._beginnings = {text[:n] for text in texts for n in range(1, len(text))}
+        self._longest = max(map(len, texts), default=0)
+
+    def broken(self, value: Any, mark: str) -> Any:
+        """JSON values with a mark in every text of a token, and behind what begins one: the rest
+        could stand in the next field."""
+        if isinstance(value, str):
+            return self._broken_text(value, mark)
+        if isinstance(value, list):
+            return [self.broken(item, mark) for item in value]
+        if isinstance(value, dict):
+            return {
+                self._broken_text(key, mark): self.broken(item, mark) for key, item in value.items()
+            }
+        return value
+
+    def _broken_text(self, text: str, mark: str) -> str:
+        if not self._whole:
             return text
 
-        def broken(match: re.Match[str]) -> str:
+        def halves(match: re.Match[str]) -> str:
             found = match[0]
             middle = len(found) // 2
             return found[:middle] + mark + found[middle:]
 
-        return self._control.sub(broken, text)
+        text = self._whole.sub(halves, text)
+        begins = any(text[-n:] in self._beginnings for n in range(1, self._longest))
+        return text + mark if begins else text
 
 
-def _unused(messages: list[dict[str, str]]) -> str:
-    """A character that occurs in no message."""
-    used = {c for message in messages for text in message.values() for c in text}
-    for code in MARKS:
-        if chr(code) not in used:
-            return chr(code)
-    raise OctavoError("request.invalid", "The messages use every private character of Unicode.")
+@dataclass(frozen=True)
+class _Marks:
+    """A character that occurs in no message, and how templates may write it in JSON."""
+
+    mark: str
+
+    @classmethod
+    def unused_in(cls, values: Any) -> _Marks:
+        """Raises request.invalid if there is none."""
+        texts = list(_texts(values))
+        used = {c for text in texts for c in text}
+        for code in MARKS:
+            marks = cls(chr(code))
+            if marks.mark not in used and not any(marks.escaped in text for text in texts):
+                return marks
+        raise OctavoError("request.invalid", "The messages use every private character of Unicode.")
+
+    @property
+    def escaped(self) -> str:
+        """In ASCII: so write JSON that escapes, and Python's repr."""
+        return f"\\u{ord(self.mark):04x}"
+
+    def cut(self, text: str) -> list[str]:
+        """The pieces between the marks."""
+        return text.replace(self.escaped, self.mark).split(self.mark)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a JSON value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)

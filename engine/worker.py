@@ -11,10 +11,11 @@ from typing import Any
 
 from engine.answer import Delta
 from engine.browser import BrowserHost
-from engine.config import GenerateConfig, LoadConfig, MeasureConfig, check_handle, check_messages
+from engine.config import GenerateConfig, LoadConfig, MeasureConfig, check_handle
 from engine.engine import Engine, describe
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
+from engine.messages import check_messages, check_tools
 from engine.tuning import choose
 
 Message = Mapping[str, Any]
@@ -89,13 +90,15 @@ class Worker:
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
         config = GenerateConfig.from_wire(message)
         if message.get("continues") is None:
-            events = self._engine.generate(check_messages(message), config, key=id)
+            messages, tools = check_messages(message), check_tools(message)
+            events = self._engine.generate(messages, config, key=id, tools=tools)
         else:
             events = self._engine.go_on(check_handle(message), config, key=id)
         with self._stoppable_as(id, id):
             async for event in events:
                 if isinstance(event, Delta):
-                    self._reply(id, "delta", text=event.text, num_tokens=event.num_tokens)
+                    kind = "delta" if event.kind == "answer" else "reasoning"
+                    self._reply(id, kind, text=event.text, num_tokens=event.num_tokens)
                 else:
                     return {**event.to_wire(), "handle": id}
         raise AssertionError("an answer always ends")

@@ -22,7 +22,7 @@ LAYERS = [
     ["scheduler"],
     ["session", "turns", "stops", "sampling"],
     ["prompt", "kv"],
-    ["chat"],
+    ["chat", "reasoning"],
     ["models"],
     ["backends"],
     ["ops"],
@@ -30,7 +30,7 @@ LAYERS = [
     ["weights.quants"],
     ["plan"],
     ["shaders", "tokenizer", "weights.gguf"],
-    ["config"],
+    ["config", "messages"],
     ["errors"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -228,7 +228,7 @@ async function respond(turn, question, from) {
   errorArea.hidden = true;
   setState("generating");
   try {
-    const last = await stream(turn.view, from);
+    const last = await stream(turn, from);
     if (mine === conversation) finishTurn(turn, last);
   } catch (error) {
     if (mine === conversation) failTurn(turn, question, error);
@@ -240,11 +240,11 @@ async function respond(turn, question, from) {
 /**
  * Shows the answer as it comes.
  *
- * @param {MarkdownView} view
+ * @param {Turn} turn
  * @param {From} from
  * @returns {Promise<Chunk>} the last chunk
  */
-async function stream(view, from) {
+async function stream({ view, reasoning, thought }, from) {
   const request = { ...options.generate, ...from, stream: /** @type {const} */ (true) };
   const sent = performance.now();
   let first = 0;
@@ -253,8 +253,13 @@ async function stream(view, from) {
   let last;
   for await (const chunk of octavo.chat.completions.create(request)) {
     last = chunk;
-    const { content } = chunk.choices[0].delta;
+    const { content, reasoning_content } = chunk.choices[0].delta;
     if (content) view.append(content);
+    if (reasoning_content) {
+      thought.append(reasoning_content);
+      reasoning.hidden = false;
+      follow();
+    }
     const { num_tokens } = chunk.octavo;
     const now = performance.now();
     if (num_tokens) first ||= now;
@@ -270,6 +275,8 @@ async function stream(view, from) {
 /**
  * @typedef {object} Turn
  * @property {HTMLElement[]} elements
+ * @property {HTMLElement} reasoning hidden until there is some
+ * @property {HTMLElement} thought the text in it
  * @property {HTMLElement} answer
  * @property {HTMLElement} foot
  * @property {MarkdownView} view
@@ -283,15 +290,20 @@ function showTurn(question) {
   const asked = element("article", "question");
   asked.append(element("span", "aside", t("you")), element("p", "text", question));
   const answered = element("article", "reply");
+  const reasoning = element("details", "reasoning");
+  reasoning.dataset.testid = "reasoning";
+  reasoning.hidden = true;
+  const thought = element("p", "text");
+  reasoning.append(element("summary", "", t("reasoning")), thought);
   const answer = element("div", "answer");
   answer.dataset.testid = "answer";
   answer.ariaBusy = "true";
   const foot = element("p", "reply-foot");
-  answered.append(element("span", "aside", t("assistant")), answer, foot);
+  answered.append(element("span", "aside", t("assistant")), reasoning, answer, foot);
   log.append(asked, answered);
   follow(true);
   const view = new MarkdownView(answer, () => follow());
-  return { elements: [asked, answered], answer, foot, view };
+  return { elements: [asked, answered], reasoning, thought, answer, foot, view };
 }
 
 /**
@@ -304,7 +316,7 @@ function finishTurn(turn, last) {
   endTurn(turn);
   if (finish_reason !== "stop") {
     turn.foot.append(element("span", "finish", t(`finish_${finish_reason}`)));
-    if (handle !== undefined && turn.view.text) turn.foot.append(continueButton(turn, handle));
+    if (handle !== undefined && hasText(turn)) turn.foot.append(continueButton(turn, handle));
   }
   follow();
   if (timing) showStats({ ttft_ms: timing.ttft_ms, tokens_per_s: timing.decode_tokens_per_s });
@@ -320,7 +332,7 @@ function finishTurn(turn, last) {
  * @param {unknown} error
  */
 function failTurn(turn, question, error) {
-  if (turn.view.text) {
+  if (hasText(turn)) {
     endTurn(turn);
   } else {
     messages.pop();
@@ -335,6 +347,15 @@ function failTurn(turn, question, error) {
 }
 
 /** @param {Turn} turn */
+function hasText({ view, thought }) {
+  return Boolean(view.text || thought.textContent);
+}
+
+/**
+ * The model gets to see its answers again, but not what it thought before them.
+ *
+ * @param {Turn} turn
+ */
 function endTurn({ view, answer, foot }) {
   view.finish();
   answer.ariaBusy = "false";

@@ -11,7 +11,8 @@
  *     }
  *
  * Beyond OpenAI's shape: a stopped answer keeps its text and has finish_reason "cancelled"; the
- * field `octavo` carries token ids and timing.
+ * think part of an answer is `reasoning_content`, in the message as in deltas; the field `octavo`
+ * carries token ids and timing.
  */
 
 /**
@@ -35,10 +36,13 @@
  * @property {boolean} [tune] measure kernel variants: all (true), none (false), new ones (absent)
  *
  * @typedef {{type: "text", text: string}} TextPart
- * @typedef {{role: string, content: string | TextPart[]}} ChatMessage
+ * @typedef {import("../worker/protocol.mjs").Message} PlainMessage
+ * @typedef {Omit<PlainMessage, "content"> & {content?: string | TextPart[] | null}} ChatMessage
  *
  * @typedef {object} CompletionOptions others of OpenAI's that would change the answer are refused
  * @property {ChatMessage[]} [messages] needed, unless `continues` is given
+ * @property {import("../worker/protocol.mjs").Tool[]} [tools] for models whose template has a place
+ *   for them; the model's calls come as the text that it writes
  * @property {number} [continues] `octavo.handle` of an answer that was stopped or ended by its
  *   length: it goes on exactly where it ended
  * @property {number} [temperature] 0 if absent: always the likeliest token
@@ -63,13 +67,15 @@
  * @typedef {"stop" | "length" | "cancelled"} FinishReason
  * @typedef {TokenUsage & {total_tokens: number}} CompletionUsage
  *
+ * @typedef {{role: "assistant", content: string, reasoning_content?: string}} AnswerMessage
+ *
  * @typedef {object} ChatCompletion
  * @property {string} id
  * @property {"chat.completion"} object
  * @property {number} created seconds since 1970
  * @property {string} model
- * @property {{index: 0, message: {role: "assistant", content: string},
- *   logprobs: {content: Logprobs[]} | null, finish_reason: FinishReason}[]} choices
+ * @property {{index: 0, message: AnswerMessage, logprobs: {content: Logprobs[]} | null,
+ *   finish_reason: FinishReason}[]} choices
  * @property {CompletionUsage} usage
  * @property {{ids: number[], timing: Timing, handle?: number, code?: "context.full"}} octavo
  *
@@ -78,7 +84,7 @@
  * @property {"chat.completion.chunk"} object
  * @property {number} created
  * @property {string} model
- * @property {{index: 0, delta: {role?: "assistant", content?: string},
+ * @property {{index: 0, delta: Partial<AnswerMessage>,
  *   logprobs?: {content: Logprobs[]} | null, finish_reason: FinishReason | null}[]} choices
  *   log-probabilities of the whole answer come in the last chunk
  * @property {CompletionUsage} [usage] in the last chunk
@@ -90,11 +96,11 @@
  * @typedef {object} Pending
  * @property {(value: any) => void} resolve
  * @property {(error: OctavoError) => void} reject
- * @property {(reply: any) => void} [onEvent] for `progress` and `delta`
+ * @property {(reply: any) => void} [onEvent] for all replies but the last
  */
 
 const REFUSED = [
-  "n", "tools", "tool_choice", "functions", "response_format", "audio", "modalities",
+  "n", "tool_choice", "functions", "response_format", "audio", "modalities",
 ];
 /** Options that go to the worker as they are. */
 const SAMPLING = /** @type {const} */ ([
@@ -287,7 +293,7 @@ export class Octavo {
   #receive(reply) {
     const pending = this.#pending.get(reply.id);
     if (!pending) return;
-    if (reply.kind === "progress" || reply.kind === "delta") return pending.onEvent?.(reply);
+    if (reply.kind !== "result" && reply.kind !== "error") return pending.onEvent?.(reply);
     this.#pending.delete(reply.id);
     if (reply.kind === "result") return pending.resolve(reply.value);
     const { code, message, hint } = reply.error;
@@ -309,9 +315,11 @@ export class Octavo {
   async #complete(options) {
     const head = this.#head();
     const result = await this.#generate(options);
-    const { text, ids, finish_reason, usage, timing, handle, code } = result;
+    const { text, reasoning, ids, finish_reason, usage, timing, handle, code } = result;
     const logprobs = logprobsOf(result);
-    const message = { role: /** @type {const} */ ("assistant"), content: text };
+    /** @type {AnswerMessage} */
+    const message = { role: "assistant", content: text };
+    if (reasoning) message.reasoning_content = reasoning;
     return {
       ...head,
       object: "chat.completion",
@@ -350,7 +358,7 @@ export class Octavo {
 
     /** @returns {ChatCompletionChunk} */
     const chunk = (
-      /** @type {{role?: "assistant", content?: string}} */ delta,
+      /** @type {Partial<AnswerMessage>} */ delta,
       /** @type {FinishReason | null} */ finish_reason = null,
     ) => ({
       ...head,
@@ -362,8 +370,9 @@ export class Octavo {
     try {
       yield chunk({ role: "assistant", content: "" });
       for (let delta = await arrivals.next(); delta; delta = await arrivals.next()) {
+        const { kind, text } = delta;
         num_tokens = delta.num_tokens;
-        yield chunk({ content: delta.text });
+        yield chunk(kind === "reasoning" ? { reasoning_content: text } : { content: text });
       }
       const result = await arrivals.result;
       const { ids, timing, usage, finish_reason, handle, code } = result;
@@ -498,6 +507,7 @@ function aborted(signal) {
 function nothingGenerated() {
   return {
     text: "",
+    reasoning: "",
     ids: [],
     finish_reason: "cancelled",
     usage: { prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 },
@@ -512,14 +522,14 @@ function generateFields(options) {
       throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
     }
   }
-  const { continues } = options;
+  const { continues, tools } = options;
   if (continues == null && !Array.isArray(options.messages)) {
     throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
   }
   const max_tokens = options.max_completion_tokens ?? options.max_tokens;
   const messages = continues == null ? options.messages?.map(plainMessage) : undefined;
   const sampling = Object.fromEntries(SAMPLING.map((name) => [name, options[name]]));
-  const fields = { messages, continues, max_tokens, ...sampling };
+  const fields = { messages, tools, continues, max_tokens, ...sampling };
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null));
 }
 
@@ -528,14 +538,18 @@ function logprobsOf({ logprobs }) {
   return logprobs ? { content: logprobs } : null;
 }
 
-/** @param {ChatMessage} message */
-function plainMessage({ role, content }) {
-  if (!Array.isArray(content)) return { role, content };
+/**
+ * @param {ChatMessage} message
+ * @returns {PlainMessage}
+ */
+function plainMessage({ role, content, name, reasoning_content, tool_calls, tool_call_id }) {
+  const fields = { role, name, reasoning_content, tool_calls, tool_call_id };
+  if (!Array.isArray(content)) return { ...fields, content };
   const other = content.find(({ type }) => type !== "text");
   if (other) {
     throw new OctavoError("request.invalid", `Content of type "${other.type}" is not supported.`);
   }
-  return { role, content: content.map(({ text }) => text).join("") };
+  return { ...fields, content: content.map(({ text }) => text).join("") };
 }
 
 /**

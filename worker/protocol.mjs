@@ -2,7 +2,8 @@
  * The whole protocol between a page and the worker.
  *
  * The page sends a Request with an id of its choice. Replies carry the same id: zero or more
- * `progress` or `delta`, then exactly one `result` or `error`. Messages are plain JSON values.
+ * `progress`, `delta` or `reasoning`, then exactly one `result` or `error`. Messages are plain JSON
+ * values.
  *
  * | kind     | result value       | what it does                                              |
  * |----------|--------------------|-----------------------------------------------------------|
@@ -22,9 +23,22 @@
  * @typedef {"auto" | "gpu" | "cpu"} DeviceChoice
  * @typedef {"auto" | "f32" | "q16" | "q8"} Activations whether they may be rounded to integers
  *
- * @typedef {object} Message
- * @property {string} role "system", "user" or "assistant"
- * @property {string} content
+ * @typedef {object} Message checked by engine/messages.py
+ * @property {string} role "system", "user", "assistant" or "tool"
+ * @property {string | null} [content] needed, unless there are tool_calls
+ * @property {string} [name]
+ * @property {string} [reasoning_content] of an assistant message: its think part
+ * @property {ToolCall[]} [tool_calls] of an assistant message
+ * @property {string} [tool_call_id] of a tool message
+ *
+ * @typedef {object} ToolCall
+ * @property {string} [id]
+ * @property {string} [type] "function"
+ * @property {{name: string, arguments: string | object}} function
+ *
+ * @typedef {object} Tool
+ * @property {string} [type] "function"
+ * @property {{name: string, description?: string, parameters?: object}} function
  *
  * @typedef {object} LoadRequest
  * @property {number} id
@@ -54,6 +68,7 @@
  * @property {number} id
  * @property {"generate"} kind
  * @property {Message[]} [messages]
+ * @property {Tool[]} [tools] refused if the model's chat template has no place for them
  * @property {number} [continues] instead of messages: the handle of an answer that was stopped, or
  *   ended by its length, and goes on where it ended
  * @property {number} [max_tokens] up to the context if absent
@@ -85,7 +100,12 @@
  * @property {number} total
  * @property {"bytes" | "steps"} unit
  *
- * @typedef {{id: number, kind: "delta", text: string, num_tokens: number}} Delta
+ * @typedef {object} Delta new text of the answer, or of its think part, which comes first
+ * @property {number} id
+ * @property {"delta" | "reasoning"} kind
+ * @property {string} text
+ * @property {number} num_tokens of the answer so far
+ *
  * @typedef {{id: number, kind: "result", value: any}} Result
  * @typedef {{code: string, message: string, hint: string}} WireError codes: engine/errors.py
  * @typedef {{id: number, kind: "error", error: WireError}} ErrorReply
@@ -138,7 +158,8 @@
  * @typedef {TokenLogprob & {top_logprobs: TokenLogprob[]}} Logprobs
  *
  * @typedef {object} GenerateResult
- * @property {string} text
+ * @property {string} text without the think part
+ * @property {string} reasoning the think part; empty without one
  * @property {number[]} ids
  * @property {Logprobs[]} [logprobs] of the ids
  * @property {"stop" | "length" | "cancelled"} finish_reason

@@ -165,6 +165,7 @@ function cancelQueued(concerns) {
 function nothingGenerated() {
   return {
     text: "",
+    reasoning: "",
     ids: [],
     finish_reason: "cancelled",
     usage: { prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 },

@@ -6,7 +6,13 @@ import codecs
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from engine.tokenizer.vocabulary import CONTROL, USER_DEFINED, read_vocabulary
+from engine.tokenizer.vocabulary import (
+    CONTROL,
+    THINK_CLOSE,
+    THINK_OPEN,
+    USER_DEFINED,
+    read_vocabulary,
+)
 
 _NOT_A_BYTE = 0xFFFF
 
@@ -31,7 +37,8 @@ _ALPHABET = _byte_alphabet()
 
 
 def token_bytes(metadata: dict[str, Any]) -> list[bytes]:
-    """For each token id the bytes it stands for; control tokens stand for none.
+    """For each token id the bytes it stands for; control tokens stand for none, but
+    for those that ``engine.reasoning`` looks for.
 
     User-defined tokens are stored as plain text, all others in the byte alphabet.
     """
@@ -40,7 +47,8 @@ def token_bytes(metadata: dict[str, Any]) -> list[bytes]:
     for index in vocabulary.of_type(USER_DEFINED):
         table[index] = vocabulary.tokens[index].encode()
     for index in vocabulary.of_type(CONTROL):
-        table[index] = b""
+        text = vocabulary.tokens[index]
+        table[index] = text.encode() if text in (THINK_OPEN, THINK_CLOSE) else b""
     return table
 
 

@@ -132,6 +132,13 @@ def control_texts(metadata: dict[str, Any]) -> list[str]:
     return [vocabulary.tokens[index] for index in vocabulary.of_type(CONTROL)]
 
 
+def markup_texts(metadata: dict[str, Any]) -> list[str]:
+    """Tokens like ``<tool_call>``, which are no control tokens, but may be a template's markup."""
+    vocabulary = read_vocabulary(metadata)
+    tokens = (vocabulary.tokens[index] for index in vocabulary.of_type(USER_DEFINED))
+    return [token for token in tokens if token.startswith("<") and token.endswith(">")]
+
+
 def special_ids(metadata: dict[str, Any]) -> SpecialTokens:
     """The special token ids; raises gguf.invalid when one is outside the vocabulary."""
     vocabulary = read_vocabulary(metadata)

@@ -9,6 +9,8 @@ from engine.errors import OctavoError
 
 # Values of tokenizer.ggml.token_type (llama.cpp's llama_token_type).
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+# Around what a reasoning model writes before its answer.
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)

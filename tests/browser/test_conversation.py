@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.answer import Answer
+from engine.config import GenerateConfig, LoadConfig
+from engine.engine import Engine
 from tests.browser.chat import Chat
+from tests.browser.conftest import cut, link_site
 from tests.conftest import ROOT, StaticServer
+from tests.golden import make_tiny
+from tests.native import NativeHost
 
 pytestmark = pytest.mark.browser
 TINY = "model=models/tiny/manifest.json&context=512"
@@ -186,3 +194,107 @@ def test_sub_path(tmp_path: Path, site: Path, plain_chromium: Any) -> None:
     finally:
         context.close()
         server.close()
+
+
+QUESTION = "Where is the sea?"
+OPENS = make_tiny.TEMPLATE + "<think>\n"  # as DeepSeek-R1's does, but thoughts stay in the history
+
+
+@pytest.fixture
+def thinker(tmp_path: Path, plain_chromium: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Chat]:
+    """The tiny model with a template that opens a think part, and a token that closes it in the
+    answer to QUESTION."""
+    model = tmp_path / "thinker.gguf"
+    monkeypatch.setattr(make_tiny, "TEMPLATE", OPENS)
+    make_tiny.write_named("tiny", model)
+    with ThreadPoolExecutor() as thread:  # this one has Playwright's event loop
+        ids = thread.submit(asyncio.run, answer_ids(model)).result()
+    tokens, merges = make_tiny.learn_bpe()
+    free = {index for index, token in enumerate(tokens) if not_in_merges(token, merges)}
+    closing = next(id for id in ids[10:] if id in free and id not in ids[:10])
+    tokens[closing] = "</think>"
+    monkeypatch.setattr(make_tiny, "learn_bpe", lambda: (tokens, merges))
+    make_tiny.write_named("tiny", model)
+
+    root = link_site(tmp_path / "root")
+    cut(model, root / "models/thinker")
+    server = StaticServer(root)
+    context = plain_chromium.new_context()
+    query = "model=models/thinker/manifest.json&context=512&device=cpu&max_tokens=120"
+    yield Chat(context.new_page(), server, f"{server.url}/?{query}").open().wait_for("ready")
+    context.close()
+    server.close()
+
+
+async def answer_ids(model: Path) -> list[int]:
+    """The model's greedy answer to QUESTION."""
+    engine = Engine(NativeHost(model))
+    await engine.load(LoadConfig(context=512), lambda *_: None)
+    messages = [{"role": "user", "content": QUESTION}]
+    async for event in engine.generate(messages, GenerateConfig(max_tokens=120)):
+        if isinstance(event, Answer):
+            return event.ids
+    raise AssertionError
+
+
+def not_in_merges(token: str, merges: list[str]) -> bool:
+    return not any(token in (*pair, "".join(pair)) for pair in (m.split(" ") for m in merges))
+
+
+def test_reasoning(thinker: Chat) -> None:
+    """Folded above the answer, and not in the history; through the API a field of its own."""
+    chunks = thinker.page.evaluate(
+        """async (content) => {
+          const messages = [{role: 'user', content}];
+          const chunks = [];
+          const stream = octavo.chat.completions.create({messages, max_tokens: 120, stream: true});
+          for await (const chunk of stream) chunks.push(chunk);
+          return chunks;
+        }""",
+        QUESTION,
+    )
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    message = thinker.complete([{"role": "user", "content": QUESTION}], max_tokens=120)["choices"][
+        0
+    ]["message"]
+    for name in ("reasoning_content", "content"):
+        assert "".join(delta.get(name, "") for delta in deltas) == message[name] != ""
+        assert "think>" not in message[name]
+
+    thinker.page.evaluate(
+        """() => {
+          window.sent = [];
+          const create = octavo.chat.completions.create;
+          octavo.chat.completions.create = (options) => {
+            window.sent.push(structuredClone(options.messages));
+            return create(options);
+          };
+        }"""
+    )
+    thinker.ask(QUESTION)
+    reasoning = thinker.hook("reasoning")
+    assert reasoning.get_attribute("open") is None
+    assert not reasoning.locator(".text").is_visible()
+    reasoning.locator("summary").click()
+    shown = reasoning.locator(".text")
+    assert shown.is_visible()
+    assert shown.evaluate("(e) => e.textContent") == message["reasoning_content"]
+    assert message["reasoning_content"][:9] not in thinker.answer
+    thinker.ask("And now?")
+    answered = thinker.page.evaluate("window.sent[1][1]")
+    assert answered == {"role": "assistant", "content": message["content"].replace("\r", "")}
+
+
+def test_an_answer_that_is_cut_in_its_reasoning_goes_on_there(thinker: Chat) -> None:
+    thinker.page.goto(thinker.url.replace("max_tokens=120", "max_tokens=6"))
+    thinker.wait_for("ready").ask(QUESTION)
+    text = "document.querySelector('.reasoning .text').textContent"
+    first = thinker.page.evaluate(text)
+    assert first
+    assert thinker.answer == ""
+    assert thinker.hook("reasoning").is_visible()
+    thinker.hook("continue").click()
+    longer = thinker.until(f"{text}.length > {len(first)} && {text}")
+    assert longer.startswith(first.rstrip("\ufffd"))
+    thinker.wait_for("ready")
+    assert thinker.page.get_by_test_id("reasoning").count() == 1

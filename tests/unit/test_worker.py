@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.chat import ChatTemplate
+from engine.prompt import Prompts
 from engine.worker import Worker
 from tests.conftest import ROOT
 from tests.native import NativeHost
 
 HELLO = [{"role": "user", "content": "How do you find the ship on the shore?"}]
+TOOLS = [{"type": "function", "function": {"name": "weather"}}]
 GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))["prompts"][0]
 
 
@@ -43,8 +46,8 @@ class Client:
     async def ask(self, kind: Any, **content: Any) -> dict[str, Any]:
         return await self.ended(self.send(kind, **content))
 
-    def texts(self, id: int) -> str:
-        return "".join(m["text"] for m in self.messages if m["id"] == id and m["kind"] == "delta")
+    def texts(self, id: int, kind: str = "delta") -> str:
+        return "".join(m["text"] for m in self.messages if m["id"] == id and m["kind"] == kind)
 
 
 def test_load_generate_status_unload() -> None:
@@ -91,6 +94,9 @@ def test_load_generate_status_unload() -> None:
         ("generate", {"messages": "hello"}, "request.invalid"),
         ("generate", {"messages": [{"role": "user"}]}, "request.invalid"),
         ("generate", {"messages": [{"role": "user", "content": 7}]}, "request.invalid"),
+        ("generate", {"messages": [{"role": "wizard", "content": "a"}]}, "request.invalid"),
+        ("generate", {"messages": HELLO, "tools": [7]}, "request.invalid"),
+        ("generate", {"messages": HELLO, "tools": TOOLS}, "request.invalid"),  # no place for them
         ("generate", {"messages": []}, "prompt.empty"),
         ("generate", {"messages": [{"role": "user", "content": "  \n"}]}, "prompt.empty"),
         ("generate", {"messages": [{"role": "user", "content": "x" * 9000}]}, "prompt.too_long"),
@@ -110,6 +116,27 @@ def test_bad_requests(kind: Any, content: dict[str, Any], code: str) -> None:
         assert error["message"]
         good = await client.ask("generate", messages=HELLO, max_tokens=8)
         assert good["value"]["ids"] == GOLDEN["ids"][:8]
+
+    asyncio.run(run())
+
+
+def test_reasoning_and_tools_cross_to_the_page() -> None:
+    """A template that opens the think part itself and takes tools; the answer never closes it."""
+
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        ready = client.worker._engine._ready
+        assert ready
+        model = ready.model
+        source = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools | tojson }}<think>"
+        model.prompts = Prompts(ChatTemplate(source, "", ""), model.encoder, model.special, [])
+        id = client.send("generate", messages=HELLO, tools=TOOLS, max_tokens=30)
+        value = (await client.ended(id))["value"]
+        assert (value["text"], client.texts(id)) == ("", "")
+        assert value["reasoning"] == client.texts(id, "reasoning") != ""
+        text = HELLO[0]["content"] + json.dumps(TOOLS) + "<think>"
+        assert value["usage"]["prompt_tokens"] == len(await model.encoder.encode(text))
 
     asyncio.run(run())
 
@@ -193,7 +220,7 @@ JSON = st.recursive(
 )
 FIELDS = st.dictionaries(
     st.sampled_from(
-        ["messages", "temperature", "max_tokens", "seed", "device", "target", "context"]
+        ["messages", "tools", "temperature", "max_tokens", "seed", "device", "target", "context"]
     ),
     JSON,
 )

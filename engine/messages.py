@@ -1,0 +1,155 @@
+"""Messages and tools of a request, in OpenAI's shape, with their checks.
+
+A checked message has these fields and no others, each only where it says something:
+
+    role               "system", "user", "assistant" or "tool"
+    content            text; None in an assistant message that only calls tools
+    name               text
+    reasoning_content  text, in an assistant message: its think part
+    tool_calls         in an assistant message: [{id?, type, function: {name, arguments}}], the
+                       arguments a dict, or a text that is no JSON object
+    tool_call_id       text, in a tool message
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from engine.errors import OctavoError
+
+ROLES = ("system", "user", "assistant", "tool")
+MAX_DEPTH = 64  # of JSON in arguments and tools
+
+
+def check_messages(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The ``messages`` of a request. Raises request.invalid, which names the field, or
+    prompt.empty if the last one says nothing."""
+    messages = [
+        _message(message, f"messages[{i}]")
+        for i, message in enumerate(_list(request.get("messages"), "messages"))
+    ]
+    if not messages or _says_nothing(messages[-1]):
+        raise OctavoError("prompt.empty", hint="Type a message first.")
+    return messages
+
+
+def check_tools(request: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The ``tools`` of a request, [{type: "function", function: {name, ...}}]; None without one.
+    Raises request.invalid, which names the field."""
+    if request.get("tools") is None:
+        return None
+    tools = _list(request["tools"], "tools")
+    for i, tool in enumerate(tools):
+        where = f"tools[{i}]"
+        _function(_object(tool, where), where)
+        _check_depth(tool, where)
+    return tools or None
+
+
+def _says_nothing(message: dict[str, Any]) -> bool:
+    """A tool may well answer with nothing."""
+    speaks = message["role"] == "tool" or "tool_calls" in message
+    return not speaks and not message["content"].strip()
+
+
+def _message(value: Any, where: str) -> dict[str, Any]:
+    message = _object(value, where)
+    role = message.get("role")
+    if role not in ROLES:
+        raise _invalid(f"{where}.role", f"one of {', '.join(ROLES)}", role)
+    checked: dict[str, Any] = {"role": role, "content": message.get("content")}
+    _optional_texts(checked, message, where, "name")
+    if role == "tool":
+        _optional_texts(checked, message, where, "tool_call_id")
+    if role == "assistant":
+        _optional_texts(checked, message, where, "reasoning_content")
+        calls = message.get("tool_calls")
+        if calls is not None and _list(calls, f"{where}.tool_calls"):
+            checked["tool_calls"] = [
+                _tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
+            ]
+    if "tool_calls" in checked and not checked["content"]:
+        checked["content"] = None  # some templates tell calls by that
+    if "tool_calls" not in checked or checked["content"] is not None:
+        _text(checked["content"], f"{where}.content")
+    return checked
+
+
+def _optional_texts(
+    checked: dict[str, Any], message: dict[str, Any], where: str, field: str
+) -> None:
+    if message.get(field) not in (None, ""):
+        checked[field] = _text(message[field], f"{where}.{field}")
+
+
+def _tool_call(value: Any, where: str) -> dict[str, Any]:
+    call = _object(value, where)
+    function = _function(call, where)
+    checked: dict[str, Any] = {
+        "type": "function",
+        "function": {
+            "name": function["name"],
+            "arguments": _arguments(function.get("arguments"), f"{where}.function.arguments"),
+        },
+    }
+    _optional_texts(checked, call, where, "id")
+    return checked
+
+
+def _function(entry: dict[str, Any], where: str) -> dict[str, Any]:
+    """The function of a tool or of a call."""
+    if entry.get("type", "function") != "function":
+        raise _invalid(f"{where}.type", "'function'", entry["type"])
+    function = _object(entry.get("function"), f"{where}.function")
+    if not _text(function.get("name"), f"{where}.function.name"):
+        raise _invalid(f"{where}.function.name", "a text with characters", "")
+    return function
+
+
+def _arguments(value: Any, where: str) -> dict[str, Any] | str:
+    """An object, also out of its JSON; a text that is none stays one."""
+    if isinstance(value, dict):
+        _check_depth(value, where)
+        return value
+    text = _text(value, where)
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(parsed, dict):
+        return text
+    _check_depth(parsed, where)
+    return parsed
+
+
+def _check_depth(value: Any, where: str, left: int = MAX_DEPTH) -> None:
+    """What walks through the value later does so recursively."""
+    if not left:
+        raise OctavoError("request.invalid", f"{where} is nested deeper than {MAX_DEPTH}.")
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_depth(item, where, left - 1)
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise _invalid(where, "a text", value)
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _invalid(where, "a list", value)
+    return value
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _invalid(where, "an object", value)
+    return value
+
+
+def _invalid(field: str, wanted: str, got: object) -> OctavoError:
+    return OctavoError("request.invalid", f"{field} should be {wanted}, not {str(got)[:60]!r}.")
