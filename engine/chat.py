@@ -109,22 +109,25 @@ def _prepared(function: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fail(error: Exception) -> NoReturn:
-    reason = (str(error) or type(error).__name__).rstrip(".")
+    reason = (str(error) or type(error).__name__)[:300]
+    end = "" if reason.endswith((".", "!", "?")) else "."
     raise OctavoError(
         "template.invalid",
-        f"The chat template failed: {reason[:300]}.",
+        f"The chat template failed: {reason}{end}",
         "The model may want the messages in another order, or its template may be broken.",
     ) from error
 
 
 class _Generation(Extension):
-    """``{% generation %}``: a mark for training that changes nothing in the text."""
+    """``{% generation %}``: a mark for training that changes nothing in the text; what is set
+    within it stays within it."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
