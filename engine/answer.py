@@ -106,6 +106,11 @@ class Run:
         self._session = session
         self._scheduler = scheduler
 
+    @property
+    def session(self) -> Session:
+        """The sequence; it has blocks while it computes."""
+        return self._session
+
     def follow(self, ids: list[int]) -> None:
         """The answer continues ``ids``, which may end within a character."""
         self._decoder.push(ids[-LONGEST_CHARACTER:])
@@ -176,7 +181,7 @@ class Run:
     async def _prefill(self, stopped: Stopped) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""
         session, config = self._session, self._config
-        session.reserve(len(session.tokens))
+        await self._add_blocks(len(session.tokens))
         self._write_table(0)
         tokens = tokens_tensor(self._device.traits.chunk)
         while not stopped():
@@ -219,7 +224,7 @@ class Run:
                     self._write_step()
                     self._last_token = self._now()
                 if not (flying and self._scheduler.turns.wanted):
-                    self._launch(flying, limit)
+                    await self._launch(flying, limit)
                 if not flying:
                     return
                 steps, run = flying.popleft()
@@ -232,7 +237,9 @@ class Run:
             for _, run in flying:
                 await self._wait(run)
 
-    def _launch(self, flying: deque[tuple[int, asyncio.Future[list[int]]]], limit: int) -> None:
+    async def _launch(
+        self, flying: deque[tuple[int, asyncio.Future[list[int]]]], limit: int
+    ) -> None:
         """Submit bursts until enough are in flight or all tokens are on their way."""
         while len(flying) < self._scheduler.depth:
             on_their_way = sum(steps for steps, _ in flying)
@@ -240,7 +247,9 @@ class Run:
             step = self._scheduler.next_decode(self._position, remaining)
             if not step:
                 return
-            self._reserve(step.start + step.num_steps)
+            added = await self._add_blocks(step.start + step.num_steps)
+            if added:
+                self._write_table(len(self._session.blocks) - len(added))
             run = self._device.run([DECODE], 1, step.num_steps, self._num_sampled, step.num_steps)
             flying.append((step.num_steps, asyncio.ensure_future(run)))
             self._position += step.num_steps
@@ -270,11 +279,13 @@ class Run:
         answer.text += text
         return ended, Delta(text, len(answer.ids)) if text else None
 
-    def _reserve(self, num_tokens: int) -> None:
-        """Have blocks for ``num_tokens`` tokens and tell the device the new ones."""
-        added = self._session.reserve(num_tokens)
-        if added:
-            self._write_table(len(self._session.blocks) - len(added))
+    async def _add_blocks(self, num_tokens: int) -> list[int]:
+        """Have blocks for ``num_tokens`` tokens, for which the pools may have to grow; bursts in
+        flight go on meanwhile. Returns the blocks that were added."""
+        started = self._now()
+        await self._model.make_room(self._session.missing(num_tokens))
+        self._waited += self._now() - started
+        return self._session.reserve(num_tokens)
 
     def _write_table(self, first: int) -> None:
         """Tell the device the blocks of the sequence, from ``first`` on."""
