@@ -103,7 +103,7 @@ async function measureAll() {
   await measureSpeed(client, sizes);
   await measurePaging(client, {
     context: Math.max(1, ...sizes.contexts),
-    steps: Math.max(MIN_STEPS, sizes.steps >> 1),
+    steps: Math.max(MIN_STEPS, sizes.steps),
     rounds: Math.max(PAGING_ROUNDS, sizes.runs),
   });
   await measureStops(client, sizes.stops);

@@ -22,6 +22,7 @@ from engine.ops.attention import KV_BLOCK
 from engine.plan import Tensor, Traits
 from engine.selftest import passes
 from tests.conftest import ROOT
+from tests.growing import GrowingInRuns
 from tests.native import NativeHost
 
 TINY = ROOT / "tests/golden/tiny.gguf"
@@ -275,29 +276,6 @@ def test_kernels_that_were_measured_stay_known_whatever_the_budget() -> None:
     first, second = asyncio.run(keys()), asyncio.run(keys(kv_tokens=4096))
     assert first == second
     assert any("attention" in key for key in first)
-
-
-class GrowingInRuns(CpuDevice):
-    """Grows by a block in the middle of every run."""
-
-    async def allocate(self, tensors: Any) -> None:
-        tensors = list(tensors)
-        self.pools = [t for t in tensors if t.role == "kv"]
-        await super().allocate(tensors)
-
-    async def run(
-        self, plans: Sequence[str], tokens: int, repeat: int, first: int, count: int
-    ) -> list[int]:
-        running = asyncio.ensure_future(super().run(plans, tokens, repeat, first, count))
-        for _ in range(7):
-            await asyncio.sleep(0)
-        assert not running.done()
-        shape = self.pools[0].shape
-        self.pools = [
-            Tensor(t.name, (shape[0] + 1, *shape[1:]), t.dtype, t.role) for t in self.pools
-        ]
-        assert await self.grow(self.pools)
-        return await running
 
 
 def test_the_cpu_grows_in_the_middle_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
