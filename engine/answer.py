@@ -136,6 +136,11 @@ class Run:
         self._session = session
         self._scheduler = scheduler
 
+    @property
+    def session(self) -> Session:
+        """The sequence; it has blocks while it computes."""
+        return self._session
+
     def follow(self, earlier: list[int]) -> None:
         """The answer continues an ``earlier`` one, which ends its prompt, and may end within a
         character."""
@@ -210,7 +215,7 @@ class Run:
     async def _prefill(self, stopped: Stopped) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""
         session, config = self._session, self._config
-        session.reserve(len(session.tokens))
+        await self._add_blocks(len(session.tokens))
         self._write_table(0)
         tokens = tokens_tensor(self._device.traits.chunk)
         while not stopped():
@@ -259,7 +264,7 @@ class Run:
                 if not flying and self._slides and self._position == self._model.context:
                     await self._slide()
                 if not (flying and self._scheduler.turns.wanted):
-                    self._launch(flying, limit)
+                    await self._launch(flying, limit)
                 if not flying:
                     return
                 burst = flying.popleft()
@@ -302,7 +307,7 @@ class Run:
         self._write_table(0)
         self._write_step()
 
-    def _launch(self, flying: deque[_Burst], limit: int) -> None:
+    async def _launch(self, flying: deque[_Burst], limit: int) -> None:
         """Submit bursts until enough are in flight or all tokens are on their way."""
         while len(flying) < self._scheduler.depth:
             on_their_way = sum(burst.steps for burst in flying)
@@ -310,7 +315,9 @@ class Run:
             step = self._scheduler.next_decode(self._position, remaining)
             if not step:
                 return
-            self._reserve(step.start + step.num_steps)
+            added = await self._add_blocks(step.start + step.num_steps)
+            if added:
+                self._write_table(len(self._session.blocks) - len(added))
             plans, first, steps = [DECODE, *self._sampler.plans], self._num_sampled, step.num_steps
             run = asyncio.ensure_future(self._device.run(plans, 1, steps, first, steps))
             flying.append(_Burst(steps, first, run))
@@ -356,11 +363,13 @@ class Run:
         deltas = [Delta(thought, count, "reasoning"), Delta(text, count)]
         return [delta for delta in deltas if delta.text]
 
-    def _reserve(self, num_tokens: int) -> None:
-        """Have blocks for ``num_tokens`` tokens and tell the device the new ones."""
-        added = self._session.reserve(num_tokens)
-        if added:
-            self._write_table(len(self._session.blocks) - len(added))
+    async def _add_blocks(self, num_tokens: int) -> list[int]:
+        """Have blocks for ``num_tokens`` tokens, for which the pools may have to grow; bursts in
+        flight go on meanwhile. Returns the blocks that were added."""
+        started = self._now()
+        await self._model.make_room(self._session.missing(num_tokens))
+        self._waited += self._now() - started
+        return self._session.reserve(num_tokens)
 
     def _write_table(self, first: int) -> None:
         """Tell the device the blocks of the sequence, from ``first`` on."""

@@ -23,11 +23,11 @@ MAX_STOP = 1024  # characters
 @dataclass(frozen=True)
 class LoadConfig:
     """How to load a model: its manifest's address, the device, the context in tokens, the tokens
-    that the KV cache has room for in all conversations together (None: one context), whether
-    activations may be rounded to integers (auto: to 15 bits where that is faster; in products of
-    many tokens of a large model, on a real GPU, to 8 bits), and whether kernel variants are
-    measured (None: on a real GPU, those not measured before; true: all of them, however long it
-    takes)."""
+    or bytes that the KV cache may grow to in all conversations together (both None: one context; if
+    it is less than one, the context is that much), whether activations may be rounded to integers
+    (auto: to 15 bits where that is faster; in products of many tokens of a large model, on a real
+    GPU, to 8 bits), and whether kernel variants are measured (None: on a real GPU, those not
+    measured before; true: all of them, however long it takes)."""
 
     model: str = ""  # the catalogue's default
     device: DeviceChoice = "auto"
@@ -35,10 +35,13 @@ class LoadConfig:
     activations: Activations = "auto"
     tune: bool | None = None
     kv_tokens: int | None = None
+    kv_bytes: int | None = None
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> LoadConfig:
         """Check the fields of a ``load`` request."""
+        if message.get("kv_tokens") is not None and message.get("kv_bytes") is not None:
+            raise OctavoError("request.invalid", "Give kv_tokens or kv_bytes, not both of them.")
         return cls(
             model=_text(message, "model", cls.model),
             device=cast(DeviceChoice, _one_of(message, "device", ("auto", "gpu", "cpu"))),
@@ -48,6 +51,7 @@ class LoadConfig:
             ),
             tune=_switch(message, "tune"),
             kv_tokens=_optional(message, "kv_tokens", 16, 1 << 20),
+            kv_bytes=_optional(message, "kv_bytes", 1, 1 << 40),
         )
 
 
@@ -100,12 +104,14 @@ class GenerateConfig:
 
 @dataclass(frozen=True)
 class MeasureConfig:
-    """What to measure: tokens of the prompt, of the context, decode steps, and how to sample."""
+    """What to measure: tokens of the prompt, of the context, decode steps, how to sample, and
+    whether the sequence has its KV blocks in random order and not one after the other."""
 
     prefill: int
     context: int
     steps: int
     sampling: GenerateConfig = GenerateConfig()
+    scattered: bool = False
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> MeasureConfig:
@@ -113,7 +119,8 @@ class MeasureConfig:
         prefill, context, steps = (
             _integer(message, name, 1, 1, 1 << 20) for name in ("prefill", "context", "steps")
         )
-        return cls(prefill, context, steps, GenerateConfig.from_wire(message))
+        scattered = bool(_switch(message, "scattered"))
+        return cls(prefill, context, steps, GenerateConfig.from_wire(message), scattered)
 
 
 def check_handle(message: Mapping[str, Any]) -> int:

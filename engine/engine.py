@@ -13,9 +13,9 @@ from typing import Any, Literal
 from engine.answer import Answer, Delta, Run
 from engine.config import GenerateConfig, LoadConfig, MeasureConfig
 from engine.errors import OctavoError, as_octavo_error
+from engine.kv.usage import describe_pool
 from engine.loader import Host, LoadedModel, StageProgress, load
 from engine.measuring import Bench
-from engine.ops.attention import KV_BLOCK
 from engine.prompt import Prompt
 from engine.reasoning import Reasoning
 from engine.scheduler import Scheduler
@@ -52,6 +52,7 @@ class _Request:
     key: int | None
     stopping: bool = False
     waiting: bool = False  # for room in the KV cache: it has none of it
+    run: Run | None = None
 
 
 class Engine:
@@ -198,6 +199,7 @@ class Engine:
                     "Start a new conversation or shorten the message.",
                 )
             run = self._run(ready, config, ready.model.special.eos, reasoning)
+            request.run = run
             if begin.answered:
                 run.follow(ids[-begin.answered :])
             healed = False
@@ -345,17 +347,13 @@ class Engine:
         """State, device, model and KV use, as it crosses to the page."""
         status: dict[str, Any] = {"state": self.state}
         if self._ready:
-            pool = self._ready.model.pool
-            status |= describe(self._ready.model) | {"answers": len(self._requests)}
-            status["kv"] = {
-                "block_size": KV_BLOCK,
-                "num_blocks": pool.num_blocks,
-                "free_blocks": pool.num_free,
-                "used_blocks": pool.num_used,
-                "shared_blocks": pool.num_shared,
-                "cached_blocks": pool.num_cached,
-                "hit_rate": pool.tokens_found / max(1, pool.tokens_asked),
-            }
+            model = self._ready.model
+            sessions = [request.run.session for request in self._requests if request.run]
+            sequences = [(session.blocks, session.num_cached) for session in sessions]
+            status |= describe(model) | {"answers": len(self._requests)}
+            status["kv"] = describe_pool(
+                model.pool, sequences, model.block_bytes, model.kv.max_blocks
+            )
         return status
 
 

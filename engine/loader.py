@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from engine.backends.base import Device, persistent_tensors, weights_of
+from engine.backends.base import Device, persistent_tensors, pools_of, weights_of
 from engine.chat import ChatTemplate
 from engine.config import LoadConfig
 from engine.errors import OctavoError
 from engine.kv import BlockPool
+from engine.kv.budget import budget_blocks, first_blocks
 from engine.models import ModelConfig, open_model
 from engine.models.plans import (
     CHOOSE,
@@ -101,6 +102,7 @@ class LoadedModel:
     traits: Traits  # of the device, as the plans were built for it
     kv: KVLayout
     pool: BlockPool
+    block_bytes: int  # of a KV block in all layers
     plans: Mapping[str, Plan]
     encoder: Encoder
     prompts: Prompts
@@ -109,6 +111,17 @@ class LoadedModel:
     file_bytes: int
     prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
     timings: list[Timing]  # of kernel variants, measured in this load
+
+    async def make_room(self, count: int) -> None:
+        """Let the KV pools grow if ``count`` blocks are not free, as far as the budget goes. If the
+        device has not the memory, the budget ends where the pools are."""
+        wanted = self.pool.wanted(count)
+        if wanted == self.pool.num_blocks:
+            return
+        if await self.device.grow(list(pools_of(self.plans.values(), wanted).values())):
+            self.pool.grow(wanted)
+        else:
+            self.pool.budget = self.pool.num_blocks
 
     def close(self) -> None:
         """Free the device's buffers and the tokenizer."""
@@ -137,10 +150,16 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         progress("device", 1, 1, "steps")
         model = open_model(gguf)
         tokenizer = tokenizer_json(gguf.metadata)
-        context = min(config.context, model.config.context)
-        num_blocks = -(-max(context, config.kv_tokens or 0) // KV_BLOCK)
-        kv = model.config.kv_layout(num_blocks, context)
         traits = _traits_for(model.config, device, config)
+        context = min(config.context, model.config.context)
+        values = model.config.kv_block_values()
+        block_bytes = 2 * model.config.num_layers * values * traits.kv_value_bytes
+        most = traits.max_tensor_bytes // (values * traits.kv_value_bytes)
+        budget = budget_blocks(config, context, block_bytes, most)
+        context = min(context, budget * KV_BLOCK)
+        # Plans say that the pools hold one context: so kernels that were measured once stay known,
+        # whatever the budget.
+        kv = model.config.kv_layout(-(-context // KV_BLOCK), context)
         plans = build_plans(model, traits, kv)
         timings: list[Timing] = []
         if config.tune or (config.tune is None and _is_real_gpu(device)):
@@ -152,7 +171,9 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
                 lambda n, of: progress("tune", n, of, "steps"),
             )
             plans = {name: plan.varied(choices) for name, plan in plans.items()}
-        await device.allocate(persistent_tensors(plans.values()).values())
+        num_blocks = first_blocks(budget)
+        tensors = persistent_tensors(plans.values()) | pools_of(plans.values(), num_blocks)
+        await device.allocate(tensors.values())
         device.write(kv.rope, rope_table(model.config, context))
         # In this order, as each begins with work for this thread; then all three mostly wait.
         _, encoder, _ = await _together(
@@ -176,7 +197,8 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             device_reason=reason,
             traits=traits,
             kv=kv,
-            pool=BlockPool(num_blocks),
+            pool=BlockPool(num_blocks, budget),
+            block_bytes=block_bytes,
             plans=plans,
             encoder=encoder,
             prompts=Prompts(template, encoder, special, controls, markup),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from engine.config import GenerateConfig, MeasureConfig
 from engine.errors import OctavoError
 from engine.loader import Host, LoadedModel
 from engine.models.plans import DECODE, PREFILL, SAMPLE
+from engine.ops.attention import KV_BLOCK
 from engine.plan import Call, Plan
 from engine.scheduler import Scheduler
 from engine.session import Session
@@ -39,15 +41,24 @@ def _idle(call: Call) -> Call:
 
 class _Pretending(Session):
     """Takes its first ``cached`` tokens as if they were in the KV cache, whatever it holds; nobody
-    finds them afterwards."""
+    finds them afterwards. All blocks for ``most`` tokens come at once, one after the other or, if
+    ``scattered``, in random order."""
 
-    def __init__(self, model: LoadedModel, cached: int) -> None:
+    def __init__(self, model: LoadedModel, cached: int, most: int, scattered: bool) -> None:
         super().__init__(model.pool)
-        self._cached = cached
+        self._cached, self._most, self._scattered = cached, most, scattered
 
     def prompt(self, ids: list[int]) -> int:
         self.tokens, self.num_cached = list(ids), self._cached
         return self._cached
+
+    def reserve(self, num_tokens: int) -> list[int]:
+        added = super().reserve(max(num_tokens, self._most))
+        if added:
+            self.blocks.sort()
+        if added and self._scattered:
+            random.Random(1).shuffle(self.blocks)
+        return added
 
     def release(self) -> None:
         self.num_cached = 0
@@ -70,11 +81,16 @@ class Bench:
         if max(sizes.prefill, sizes.context + sizes.steps) >= model.context:
             raise OctavoError("request.invalid", f"The context holds only {model.context} tokens.")
         model.pool.forget()
+        most = max(sizes.prefill, sizes.context + sizes.steps)
+        await model.make_room(-(-most // KV_BLOCK))  # so that it is not measured
         greedy = GenerateConfig(max_tokens=1)
-        prefill = await self._run(sizes.prefill, 0, greedy, stopped)
+        prefill = await self._run(sizes.prefill, _Pretending(model, 0, 0, False), greedy, stopped)
         encoding = device.encode_ms()
         config = replace(sizes.sampling, max_tokens=sizes.steps + 1, seed=1)
-        decode = await self._run(sizes.context, sizes.context - 1, config, stopped)
+        session = _Pretending(
+            model, sizes.context - 1, sizes.context + sizes.steps, sizes.scattered
+        )
+        decode = await self._run(sizes.context, session, config, stopped)
         encoding = device.encode_ms() - encoding
         burst = self.scheduler.decode_pace.size
         result = {
@@ -99,9 +115,8 @@ class Bench:
         return result
 
     async def _run(
-        self, length: int, cached: int, config: GenerateConfig, stopped: Stopped
+        self, length: int, session: Session, config: GenerateConfig, stopped: Stopped
     ) -> Mapping[str, Any]:
-        session = _Pretending(self.model, cached)
         run = Run(self.model, session, self.scheduler, config, self.host, frozenset())
         async for _ in run.deltas([100 + i % 100 for i in range(length)], stopped):
             pass

@@ -74,7 +74,7 @@ class Traits:
     ``subgroup`` is the number of lanes that may shuffle (0: none); ``barriers`` is false where
     workgroup barriers are ruinous (CPU adapters); ``activations`` q8 and q16 allow integer dot
     products on activations of 8 or 15 bits per block of 32; ``chunk`` is the most tokens of a
-    prefill step.
+    prefill step; ``kv_value_bytes`` is what a value in the KV pools takes.
     """
 
     kind: Literal["webgpu", "cpu", "null"] = "null"
@@ -87,6 +87,12 @@ class Traits:
     max_binding_bytes: int = 1 << 27
     max_buffer_bytes: int = 1 << 28
     workgroup_bytes: int = 16384
+    kv_value_bytes: int = 2
+
+    @property
+    def max_tensor_bytes(self) -> int:
+        """The most bytes that a tensor other than a weight may take."""
+        return min(self.max_binding_bytes, self.max_buffer_bytes)
 
 
 @dataclass(frozen=True)

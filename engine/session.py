@@ -40,13 +40,16 @@ class Session:
         self.blocks, self.num_cached = self._pool.find(ids)
         return self.num_cached
 
+    def missing(self, num_tokens: int) -> int:
+        """Blocks to add for ``num_tokens`` tokens."""
+        return max(0, ceil(num_tokens / KV_BLOCK) - len(self.blocks))
+
     def reserve(self, num_tokens: int) -> list[int]:
         """Have blocks for ``num_tokens`` tokens; returns the blocks that were added.
 
         Raises NoRoomError, an OctavoError prompt.too_long, when the pool has none.
         """
-        missing = ceil(num_tokens / KV_BLOCK) - len(self.blocks)
-        added = self._pool.allocate(max(0, missing))
+        added = self._pool.allocate(self.missing(num_tokens))
         if added is None:
             raise NoRoomError
         self.blocks += added

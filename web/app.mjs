@@ -64,6 +64,7 @@ function addressOptions() {
       device: text("device"),
       context: numeric("context"),
       kv_tokens: numeric("kv_tokens"),
+      kv_bytes: numeric("kv_bytes"),
       activations: text("activations"),
     })),
     generate: defined({

@@ -13,6 +13,7 @@
  * The result is shown as a table and left in `window.benchResult`.
  */
 
+import { measurePaging, measurePool } from "./bench_kv.mjs";
 import { Octavo } from "./client.mjs";
 import {
   add, address, byId, median, post, reports, rows, say, secondsSince, spread,
@@ -48,6 +49,7 @@ const QUICK = {
   warm: 16, prefill: [64], contexts: [64, 1024], steps: 8, runs: 1, seconds: 0, stops: 3,
 };
 const MIN_STEPS = 8;
+const PAGING_ROUNDS = 3; // at least
 const LONG = { prefill: 2048, context: 8192, steps: 64 };
 const HISTORY_TOKENS = 1000; // about, of the conversation whose second turn is timed
 const HISTORY = "The sea is wide, and the old lighthouse stands alone. ".repeat(80);
@@ -103,11 +105,17 @@ async function measureAll() {
   loadRows("cached", cached);
   await measureFirstTokens(client);
   await measureSpeed(client, sizes);
+  await measurePaging(client, {
+    context: Math.max(1, ...sizes.contexts),
+    steps: Math.max(MIN_STEPS, sizes.steps),
+    rounds: Math.max(PAGING_ROUNDS, sizes.runs),
+  });
   await measureStops(client, sizes.stops);
   if (!device.software && model.context >= HISTORY_TOKENS * 1.3) await measureReuse(client);
   if (device.kind === "webgpu" && !device.software && !address.get("context")) {
     await measureLong(client, options, sizes);
   }
+  if (!device.software) await measurePool(client);
   const compared = address.get("compare") === "1" && await compareOctavo(cached, cold.seconds);
   const { memory_bytes } = await client.status();
   client.close();

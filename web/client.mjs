@@ -32,7 +32,9 @@
  * @property {"auto" | "gpu" | "cpu"} [device]
  * @property {number} [context] tokens
  * @property {"auto" | "f32" | "q16" | "q8"} [activations]
- * @property {number} [kv_tokens] room of the KV cache for all conversations; one context if absent
+ * @property {number} [kv_tokens] room that the KV cache may grow to, for all conversations together;
+ *   one context if absent. If it is less, the context is that much
+ * @property {number} [kv_bytes] the same in bytes; either of them
  * @property {boolean} [tune] measure kernel variants: all (true), none (false), new ones (absent)
  *
  * @typedef {{type: "text", text: string}} TextPart

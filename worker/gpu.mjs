@@ -2,6 +2,7 @@
 // It knows nothing of models; buffers and plans go by name, and everything that changes from
 // step to step lives in GPU buffers.
 
+import { Buffers, GpuError } from "./buffers.mjs";
 import { Uploads } from "./upload.mjs";
 
 /**
@@ -14,21 +15,13 @@ import { Uploads } from "./upload.mjs";
  * @typedef {{repack: string, source: number, first: number, count: number, buffers: string[], bytes: number}} WireJob
  * Repack `count` blocks from byte `source` of the raw shard, the first one being block `first`;
  * with an empty `repack`, copy `bytes` from `source` to byte `first`.
- * @typedef {{label: string, pipeline: GPUComputePipeline, group: GPUBindGroup, grid: number[], tokens: number}} Dispatch
+ * @typedef {{layout: GPUBindGroupLayout, buffers: string[], group: GPUBindGroup}} Binding
+ * @typedef {{label: string, pipeline: GPUComputePipeline, binding: Binding, grid: number[], tokens: number}} Dispatch
  */
 
 const RING = 256; // sampled ids wait in a ring of this many
 const SUBMIT = 32; // dispatches of a submit where a step is waited for: the GPU begins meanwhile
 const BURST_SUBMIT = 2; // steps of a submit in a burst: the GPU is busy anyway, a submit has its price
-
-/** An error with a stable code that Python passes on. */
-export class GpuError extends Error {
-  /** @param {string} code @param {string} message */
-  constructor(code, message) {
-    super(message);
-    this.code = code;
-  }
-}
 
 export class Gpu {
   /** @type {Promise<Gpu | null> | null} */
@@ -69,10 +62,7 @@ export class Gpu {
   constructor(adapter, device) {
     this.adapter = adapter;
     this.device = device;
-    /** @type {Map<string, GPUBuffer>} */
-    this.buffers = new Map();
-    /** @type {Map<string, number>} */
-    this.bytesByLabel = new Map();
+    this.buffers = new Buffers(device);
     /** @type {Map<string, Dispatch[]>} */
     this.plans = new Map();
     /** @type {Map<string, Promise<GPUComputePipeline>>} */
@@ -111,30 +101,38 @@ export class Gpu {
 
   /** Creates buffers, zeroed; one that is there and large enough stays. @param {string} json WireBuffer[] */
   async allocate(json) {
-    this.device.pushErrorScope("out-of-memory");
-    this.device.pushErrorScope("validation");
-    for (const { name, bytes, label } of /** @type {WireBuffer[]} */ (JSON.parse(json))) {
-      const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
-      const size = Math.max(16, Math.ceil(bytes / 16) * 16);
-      if ((this.buffers.get(name)?.size ?? 0) >= size) continue;
-      this.buffers.set(name, this.device.createBuffer({ label: name, size, usage }));
-      this.bytesByLabel.set(label, (this.bytesByLabel.get(label) ?? 0) + size);
+    await this.buffers.allocate(JSON.parse(json));
+  }
+
+  /** Puts larger buffers, with the same contents, in the place of those of the same names. What was
+   * submitted before is not disturbed. False if the GPU has not the memory: nothing has changed.
+   * @param {string} json WireBuffer[] @returns {Promise<boolean>} */
+  async grow(json) {
+    const wanted = /** @type {WireBuffer[]} */ (JSON.parse(json));
+    const { epoch } = this;
+    const larger = await Promise.race([this.buffers.tryLarger(wanted), this.lost]);
+    if (epoch !== this.epoch) for (const buffer of larger ?? []) buffer.destroy();
+    this.checkEpoch(epoch);
+    if (!larger) return false;
+    // Nothing is waited for from here on, so that nobody submits anything in between.
+    this.buffers.replace(wanted, larger);
+    const names = new Set(wanted.map(({ name }) => name));
+    const bindings = new Set([...this.plans.values()].flat().map(({ binding }) => binding));
+    for (const binding of bindings) {
+      const { layout, buffers } = binding;
+      if (buffers.some((name) => names.has(name))) binding.group = this.#bind(layout, buffers);
     }
-    const errors = [await this.device.popErrorScope(), await this.device.popErrorScope()];
-    const error = errors.find(Boolean);
-    if (error) throw new GpuError("gpu.limits", `The GPU could not give the memory: ${error.message}`);
+    return true;
   }
 
   /** Bytes held on the GPU by label, as JSON. @returns {string} */
   memory() {
-    return JSON.stringify(Object.fromEntries(this.bytesByLabel));
+    return JSON.stringify(this.buffers.bytes());
   }
 
   /** @param {string} name @returns {GPUBuffer} */
   buffer(name) {
-    const buffer = this.buffers.get(name);
-    if (!buffer) throw new GpuError("internal", `There is no buffer ${name}.`);
-    return buffer;
+    return this.buffers.get(name);
   }
 
   /** @param {string} name @param {number} offset @param {Uint8Array<ArrayBuffer>} bytes */
@@ -201,17 +199,17 @@ export class Gpu {
       }),
     );
     this.checkEpoch(epoch);
-    /** @type {Map<string, GPUBindGroup>} */
-    const groups = new Map();
+    /** @type {Map<string, Binding>} */
+    const bindings = new Map();
     for (const [name, dispatches] of Object.entries(wire.plans)) {
       this.plans.set(
         name,
         dispatches.map(({ label, pipeline, buffers, grid, tokens }) => {
-          const access = wire.pipelines[pipeline].layout;
-          const key = `${access.join()}|${buffers.join()}`;
-          const group = groups.get(key) ?? this.#bind(this.layout(access), buffers);
-          groups.set(key, group);
-          return { label, pipeline: pipelines[pipeline], group, grid, tokens };
+          const layout = this.layout(wire.pipelines[pipeline].layout);
+          const key = `${wire.pipelines[pipeline].layout.join()}|${buffers.join()}`;
+          const binding = bindings.get(key) ?? { layout, buffers, group: this.#bind(layout, buffers) };
+          bindings.set(key, binding);
+          return { label, pipeline: pipelines[pipeline], binding, grid, tokens };
         }),
       );
     }
@@ -278,10 +276,10 @@ export class Gpu {
   /** @param {GPUComputePassEncoder} pass @param {Dispatch[]} plan @param {number} tokens */
   #encode(pass, plan, tokens) {
     let current = null;
-    for (const { pipeline, group, grid, tokens: each } of plan) {
+    for (const { pipeline, binding, grid, tokens: each } of plan) {
       if (pipeline !== current) pass.setPipeline(pipeline);
       current = pipeline;
-      pass.setBindGroup(0, group);
+      pass.setBindGroup(0, binding.group);
       pass.dispatchWorkgroups(grid[0], each ? Math.ceil(tokens / each) : grid[1], grid[2]);
     }
   }
@@ -421,12 +419,11 @@ export class Gpu {
 
   /** Frees everything but the device. */
   clear() {
-    for (const buffer of [...this.buffers.values(), ...this.readers]) buffer.destroy();
+    for (const buffer of this.readers) buffer.destroy();
+    this.buffers.clear();
     this.#uploads.close();
     this.epoch++;
     this.failure = null;
-    this.buffers.clear();
-    this.bytesByLabel.clear();
     this.plans.clear();
     this.readers = [];
   }

@@ -47,7 +47,9 @@
  * @property {DeviceChoice} [device] "auto" if absent
  * @property {number} [context] tokens; 2048 if absent
  * @property {Activations} [activations] "auto" if absent
- * @property {number} [kv_tokens] room of the KV cache for all conversations; one context if absent
+ * @property {number} [kv_tokens] room that the KV cache may grow to, for all conversations together;
+ *   one context if absent. If it is less, the context is that much
+ * @property {number} [kv_bytes] the same in bytes; either of them
  * @property {boolean} [tune] measure the variants of kernels: all of them (true), none (false), or
  *   on a real GPU those that were not measured before (absent)
  *
@@ -84,6 +86,7 @@
  * @property {number} prefill length of the prompt to compute
  * @property {number} context where decoding starts
  * @property {number} steps tokens to decode
+ * @property {boolean} [scattered] decode with the KV blocks in random order; in their own if absent
  *
  * @typedef {MeasureSizes & Sampling & {id: number, kind: "measure"}} MeasureRequest
  * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | MeasureRequest} Request
@@ -191,12 +194,20 @@
  *
  * @typedef {object} KvStatus blocks are free, used by answers under way, or cached for later prompts
  * @property {number} block_size tokens
- * @property {number} num_blocks
+ * @property {number} num_blocks that there are now
+ * @property {number} budget_blocks that there may be; fewer once the device has refused memory
  * @property {number} free_blocks
  * @property {number} used_blocks
  * @property {number} shared_blocks used by several answers at once
  * @property {number} cached_blocks
  * @property {number} hit_rate share of all prompts' tokens that were found in the cache
+ * @property {number} tokens whose keys and values used and cached blocks hold
+ * @property {number} utilization `tokens`, of those that used and cached blocks could hold
+ * @property {number} conversations answers under way that have blocks, and cached sequences: two
+ *   that part somewhere are two
+ * @property {number} bytes of all blocks there are now
+ * @property {number} preallocated_bytes what a whole context set aside for each of `conversations`
+ *   would take
  */
 
 export const REQUEST_KINDS = Object.freeze(

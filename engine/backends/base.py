@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from engine.plan import Call, Plan, Tensor, Traits, Weight
@@ -19,6 +20,12 @@ class Device(Protocol):
 
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Create the weights, KV pools and state tensors, zeroed."""
+        ...
+
+    async def grow(self, tensors: Sequence[Tensor]) -> bool:
+        """Give tensors that are there a larger first dimension; what they hold stays, also what
+        runs that were asked for before have yet to write. False if there is not the memory for all
+        of them: then nothing has changed. Plans go on as they are."""
         ...
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
@@ -80,6 +87,13 @@ def persistent_tensors(plans: Iterable[Plan]) -> dict[str, Tensor]:
         for role in ("weight", "kv", "state"):
             found |= plan.tensors(role)
     return found
+
+
+def pools_of(plans: Iterable[Plan], num_blocks: int) -> dict[str, Tensor]:
+    """The KV pools of plans, by name, with ``num_blocks`` blocks whatever the plans say: kernels
+    know blocks only by their numbers, so a plan does not depend on how many there are."""
+    pools = {name: t for plan in plans for name, t in plan.tensors("kv").items()}
+    return {name: replace(t, shape=(num_blocks, *t.shape[1:])) for name, t in pools.items()}
 
 
 def weights_of(plans: Iterable[Plan]) -> list[Weight]:

@@ -18,6 +18,8 @@ from engine.weights.loading import CARRY, ShardJobs
 from engine.weights.quants import dequantize, file_bytes
 
 TURN_SECONDS = 0.04
+UNLIMITED = 1 << 40  # bytes
+_Slots = Mapping[int, Any]  # memory of activations, which plans compiled together share
 
 
 class CpuDevice:
@@ -25,14 +27,19 @@ class CpuDevice:
     ``native`` has kernels that take them as they are; these round activations to 16 bits."""
 
     def __init__(self, chunk: int = 16, native: Native | None = None) -> None:
-        self.traits = (
-            Traits(kind="cpu", name="CPU (WebAssembly)", activations="q16", chunk=chunk)
-            if native
-            else Traits(kind="cpu", name="CPU (NumPy)", chunk=chunk)
+        self.traits = Traits(
+            kind="cpu",
+            name="CPU (WebAssembly)" if native else "CPU (NumPy)",
+            activations="q16" if native else "f32",
+            chunk=chunk,
+            max_binding_bytes=UNLIMITED,
+            max_buffer_bytes=UNLIMITED,
+            kv_value_bytes=4,
         )
         self._native = native
         self._arrays: dict[str, Any] = {}
         self._labels: dict[str, int] = {}
+        self._compiled: dict[str, tuple[Plan, _Slots]] = {}
         self._plans: dict[str, list[tuple[str, Run]]] = {}
         self._tail = b""
         self._turn = 0.0
@@ -49,6 +56,26 @@ class CpuDevice:
                 array = np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
             self._arrays[tensor.name] = array
             self._labels[tensor.role] = self._labels.get(tensor.role, 0) + array.nbytes
+
+    async def grow(self, tensors: Sequence[Tensor]) -> bool:
+        """Copy into larger arrays, and bind all calls anew: kernels hold addresses. A run under way
+        ends first."""
+        import numpy as np
+
+        async with self._lock:
+            olds = {t.name: self._arrays[t.name] for t in tensors}
+            try:
+                news = {t.name: np.zeros(t.shape, olds[t.name].dtype) for t in tensors}
+            except MemoryError:
+                return False
+            for tensor in tensors:
+                old, new = olds[tensor.name], news[tensor.name]
+                new[: len(old)] = old
+                self._labels[tensor.role] += new.nbytes - old.nbytes
+            self._arrays |= news
+            for plan, slots in self._compiled.values():
+                self._bind_plan(plan, slots)
+        return True
 
     def _keeps(self, weight: Weight) -> bool:
         """Whether a weight stays as the file's blocks."""
@@ -87,20 +114,27 @@ class CpuDevice:
                 sizes[slot] = max(sizes.get(slot, 0), size)
         slots = {slot: np.zeros(size, np.uint8) for slot, size in sizes.items()}
         self._labels["activations"] = sum(sizes.values())
-
-        def array(plan: Plan, tensor: Tensor) -> Any:
-            if tensor.role != "activation":
-                return self._arrays[tensor.name]
-            dtype = np.uint32 if tensor.dtype == "u32" else np.float32
-            memory = slots[plan.slot_of[tensor.name]][: 4 * prod(tensor.shape)]
-            return memory.view(dtype).reshape(tensor.shape)
-
         for plan in plans:
-            bound = [
-                (call, {arg: array(plan, t) for arg, t in call.args.items()}) for call in plan.calls
-            ]
-            self._plans[plan.name] = [(call.label, self._bind(call, args)) for call, args in bound]
+            self._compiled[plan.name] = plan, slots
+            self._bind_plan(plan, slots)
         progress(1, 1)
+
+    def _bind_plan(self, plan: Plan, slots: _Slots) -> None:
+        """Bind the calls of a plan to the arrays that there are now."""
+        bound = [
+            (call, {arg: self._array(plan, t, slots) for arg, t in call.args.items()})
+            for call in plan.calls
+        ]
+        self._plans[plan.name] = [(call.label, self._bind(call, args)) for call, args in bound]
+
+    def _array(self, plan: Plan, tensor: Tensor, slots: _Slots) -> Any:
+        import numpy as np
+
+        if tensor.role != "activation":
+            return self._arrays[tensor.name]
+        dtype = np.uint32 if tensor.dtype == "u32" else np.float32
+        memory = slots[plan.slot_of[tensor.name]][: 4 * prod(tensor.shape)]
+        return memory.view(dtype).reshape(tensor.shape)
 
     def _bind(self, call: Call, arrays: Mapping[str, Any]) -> Run:
         run = self._native.bind(call, arrays) if self._native else None
@@ -167,5 +201,6 @@ class CpuDevice:
     def close(self) -> None:
         """Drop all arrays."""
         self._arrays.clear()
+        self._compiled.clear()
         self._plans.clear()
         self._labels.clear()

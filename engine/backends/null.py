@@ -10,8 +10,8 @@ from engine.weights.loading import ShardJobs
 
 
 class NullDevice:
-    """Every sampled id is ``sampled_id``. ``log`` holds (plans, tokens, repeat) of each run and
-    (tensor name, offset, bytes) of each write."""
+    """Every sampled id is ``sampled_id``. ``log`` holds (plans, tokens, repeat) of each run,
+    (tensor name, offset, bytes) of each write and ("grow", {tensor name: shape}) of each growth."""
 
     def __init__(self, traits: Traits | None = None, sampled_id: int = 0) -> None:
         self.traits = traits or Traits()
@@ -23,6 +23,12 @@ class NullDevice:
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Remember the tensors."""
         self.tensors |= {t.name: t for t in tensors}
+
+    async def grow(self, tensors: Sequence[Tensor]) -> bool:
+        """Log the growth and remember the new shapes."""
+        self.log.append(("grow", {t.name: t.shape for t in tensors}))
+        self.tensors |= {t.name: t for t in tensors}
+        return True
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Take a shard and forget it."""

@@ -53,7 +53,7 @@ class WebGpuDevice:
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Create buffers; OctavoError gpu.limits if one is larger than the adapter allows."""
         buffers = tensors_to_wire(tensors)
-        limit = min(self.traits.max_binding_bytes, self.traits.max_buffer_bytes)
+        limit = self.traits.max_tensor_bytes
         for buffer in buffers:
             if buffer["bytes"] > limit:
                 raise OctavoError(
@@ -62,6 +62,10 @@ class WebGpuDevice:
                     "Choose a smaller model, a shorter context, or device=cpu.",
                 )
         await self._gpu.allocate(json.dumps(buffers))
+
+    async def grow(self, tensors: Sequence[Tensor]) -> bool:
+        """Have the player make larger buffers and copy into them what there is."""
+        return bool(await self._gpu.grow(json.dumps(tensors_to_wire(tensors))))
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Hand a shard, a JavaScript Uint8Array, to the GPU; it never enters Python's memory.

@@ -96,6 +96,9 @@ AIMS = (
     Aim("prefill_512_tokens_per_s", 19, True, ("cpu",), SMALL),
     Aim("ttft_first_to_second", 1.1, False),
     Aim("reuse", 5, True),
+    Aim("kv_utilization_percent", 95, True),
+    Aim("kv_context_times", 4, True),
+    Aim("paged_to_contiguous", 1.03, False),
 )
 
 

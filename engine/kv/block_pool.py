@@ -4,8 +4,8 @@ logical tokens   [0 .. 15] [16 .. 31] [32 .. 40]
 block table         7          2          5          physical blocks, in any order
 
 A block is used by one sequence or several, or cached (used by none, but what it holds can be found
-by its tokens and all before them), or free. When no block is free, the cached one that was used
-longest ago is taken.
+by its tokens and all before them), or free. When no block is free, the pool should grow, up to its
+budget; after that the cached block that was used longest ago is taken.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine.ops.attention import KV_BLOCK
 
@@ -26,10 +26,11 @@ def _key(before: bytes, tokens: Sequence[int]) -> bytes:
 
 
 class BlockPool:
-    """Physical blocks 0 .. num_blocks - 1."""
+    """Physical blocks 0 .. num_blocks - 1; they may become ``budget``, None means no more."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, budget: int | None = None) -> None:
         self.num_blocks = num_blocks
+        self.budget = max(num_blocks, budget or 0)
         self._free = list(range(num_blocks - 1, -1, -1))
         self._uses: dict[int, int] = {}  # sequences that use a block
         self._cached: OrderedDict[int, None] = OrderedDict()  # used longest ago first
@@ -37,6 +38,7 @@ class BlockPool:
         self._full: dict[bytes, int] = {}
         self._tails: dict[bytes, dict[int, tuple[int, ...]]] = {}
         self._place: dict[int, bytes] = {}  # under which key a block is found
+        self._before: dict[int, bytes] = {}  # and the key of what comes before it
         self.tokens_asked = 0
         self.tokens_found = 0
 
@@ -59,6 +61,44 @@ class BlockPool:
     def num_shared(self) -> int:
         """Of those, blocks that several sequences use."""
         return sum(count > 1 for count in self._uses.values())
+
+    @property
+    def num_ends(self) -> int:
+        """Cached sequences: cached blocks that no other known block continues. Sequences that
+        begin alike count each, one that a sequence under way goes on with does not count."""
+        continued = set(self._before.values())
+        return sum(
+            self._tail(block) is not None or self._place[block] not in continued
+            for block in self._cached
+        )
+
+    def _tail(self, block: int) -> tuple[int, ...] | None:
+        """Tokens of an incomplete block that can be found; None of a full one."""
+        return self._tails.get(self._place[block], {}).get(block)
+
+    def tokens_held(self, sequences: Iterable[tuple[Sequence[int], int]]) -> int:
+        """Tokens whose K and V are in cached blocks or in those of ``sequences`` under way: each
+        its blocks, and how many of its tokens are computed. What several share counts once."""
+        held = {b: len(self._tail(b) or range(KV_BLOCK)) for b in self._cached}
+        for blocks, count in sequences:
+            for i, block in enumerate(blocks):
+                computed = min(KV_BLOCK, max(0, count - i * KV_BLOCK))
+                held[block] = max(held.get(block, 0), computed)
+        return sum(held.values())
+
+    def wanted(self, count: int) -> int:
+        """How many blocks there should be before ``count`` are allocated, so that no cached one is
+        lost: as many as there are if enough are free, else twice as many, within the budget."""
+        missing = count - len(self._free)
+        if missing <= 0:
+            return self.num_blocks
+        return min(self.budget, max(2 * self.num_blocks, self.num_blocks + missing))
+
+    def grow(self, num_blocks: int) -> None:
+        """There are ``num_blocks`` blocks now; the new ones are free, and go after those that
+        were."""
+        self._free[:0] = range(num_blocks - 1, self.num_blocks - 1, -1)
+        self.num_blocks = num_blocks
 
     def find(self, ids: Sequence[int]) -> tuple[list[int], int]:
         """Blocks that hold the longest known beginning of ``ids``, used once more from now on, and
@@ -117,6 +157,7 @@ class BlockPool:
         place = self._place.pop(block, None)
         if place is None:
             return
+        del self._before[block]
         if self._full.get(place) == block:
             del self._full[place]
             return
@@ -192,9 +233,10 @@ class BlockPool:
             if key not in self._full:
                 self._full[key] = block
                 self._place[block] = key
+                self._before[block] = before
         elif tokens:
             self._tails.setdefault(before, {})[block] = tuple(tokens)
-            self._place[block] = before
+            self._place[block] = self._before[block] = before
 
     def forget(self) -> None:
         """Cached blocks become free: nothing of what they hold is found again."""
@@ -202,3 +244,4 @@ class BlockPool:
             self._hide(block)
         self._free += self._cached
         self._cached.clear()
+        self._free.sort(reverse=True)  # the lowest go first again

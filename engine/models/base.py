@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from engine.errors import OctavoError
 from engine.ops import KVLayout
+from engine.ops.attention import KV_BLOCK
 from engine.plan import PlanBuilder, Tensor, Weight
 from engine.weights.gguf import GGUF
 from engine.weights.loading import check_sources
@@ -33,6 +34,10 @@ class ModelConfig:
     eps: float
     parameters: int
     rope_halves: bool = False
+
+    def kv_block_values(self) -> int:
+        """Values in one block of one pool; every layer has two of them."""
+        return self.kv_heads * KV_BLOCK * self.head_dim
 
     def kv_layout(self, num_blocks: int, context: int) -> KVLayout:
         """The paged KV cache of this model."""

@@ -22,7 +22,8 @@ TILE_SPLITS = 4  # spans that a whole chunk of attention_tile is split into
 class KVLayout:
     """The shape of the paged KV cache and of the heads that use it.
 
-    Pools are (num_blocks, kv_heads, KV_BLOCK, head_dim) f16; ``block_table`` is
+    Pools are (num_blocks, kv_heads, KV_BLOCK, head_dim) f16; a device may have more blocks or fewer
+    of them than plans say (``engine.backends.base.pools_of``). ``block_table`` is
     (ceil(context / KV_BLOCK),) u32; ``rope`` is (context, head_dim / 2, 2) f32, cos and sin.
     ``halves`` says that rotary pairs are (i, i + head_dim / 2) and not (2i, 2i + 1).
     """

@@ -10,7 +10,7 @@ from typing import Any
 import gguf as gguf_oracle
 import numpy as np
 
-from engine.backends.base import persistent_tensors, weights_of
+from engine.backends.base import persistent_tensors, pools_of, weights_of
 from engine.backends.wire import plans_to_wire, shader_to_wire, slots_to_wire, tensors_to_wire
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Plan, Tensor, Weight
@@ -114,6 +114,22 @@ class Harness:
         self, case: Case, outputs: Sequence[Tensor], repeat: int = 1
     ) -> tuple[list[np.ndarray], float]:
         """Outputs, and milliseconds of the run."""
+        read, result = self._run(case, outputs, repeat, [])
+        return read, result["ms"]
+
+    def growing(
+        self, case: Case, outputs: Sequence[Tensor], repeat: int, sizes: Sequence[int]
+    ) -> tuple[list[np.ndarray], list[tuple[bool, dict[str, int]]]]:
+        """Outputs of ``repeat`` replays, and as many after each growth of the KV pools to one of
+        ``sizes``, in blocks, while the ones before are under way; for each growth whether there was
+        the memory for it, and the bytes held then."""
+        steps = [tensors_to_wire(pools_of([case.plan], n).values()) for n in sizes]
+        read, result = self._run(case, outputs, repeat, steps)
+        return read, [(done, held) for done, held in result["grown"]]
+
+    def _run(
+        self, case: Case, outputs: Sequence[Tensor], repeat: int, grow: list[list[dict[str, Any]]]
+    ) -> tuple[list[np.ndarray], dict[str, Any]]:
         plan = case.plan
         tensors = list(persistent_tensors([plan]).values())
         places = {t.name: place(plan, t) for t in outputs}
@@ -130,11 +146,12 @@ class Harness:
             "plan": plan.name,
             "tokens": case.step.num_tokens,
             "repeat": repeat,
+            "grow": grow,
             "outputs": {places[t.name]: t.nbytes for t in outputs},
         }
         result = self.page.evaluate("job => harness.run(job)", job)
         read = [_array(t, base64.b64decode(result["read"][places[t.name]])) for t in outputs]
-        return read, result["ms"]
+        return read, result
 
     def _shards(self, case: Case) -> list[dict[str, Any]]:
         shapes = {name: values.shape for name, values in case.weights.items()}

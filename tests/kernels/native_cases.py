@@ -18,6 +18,7 @@ from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
 from engine.selftest import passes
 from engine.weights.quants import QUANTS, dequantize, file_bytes
+from tests.growing import GrowingInRuns
 from tests.kernels.cases import numbers, rows, state, weight
 
 KINDS = ("Q4_0", "Q4_1", "Q8_0")
@@ -197,5 +198,6 @@ async def main() -> str:
     native = open_native()
     assert native
     errors = {case.name: case.error(native) for case in cases()}
-    golden = [await passes(CpuDevice(chunk, native)) for chunk in (16, 5)]
+    devices = [CpuDevice(16, native), CpuDevice(5, native), GrowingInRuns(16, native)]
+    golden = [await passes(device) for device in devices]
     return json.dumps({"errors": errors, "golden": golden})

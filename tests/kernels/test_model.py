@@ -11,7 +11,7 @@ import pytest
 
 from engine.models import Model, open_model
 from engine.models.plans import rope_table
-from engine.ops.state import StepRecord, tokens_tensor
+from engine.ops.state import SAMPLED, StepRecord, tokens_tensor
 from engine.plan import PlanBuilder, Tensor
 from engine.weights.gguf import read_header
 from tests.conftest import ROOT
@@ -86,17 +86,39 @@ def test_logits_equal_the_reference(harness: Harness, device: str, count: int, p
 def test_a_burst_equals_the_oracle(harness: Harness, device: str) -> None:
     """Forty decode steps, one submitted behind the other, from a prompt of one token: each takes
     its token and position from what the step before left on the device."""
+    case, wanted = burst_case(device, 12)
+    (ids,) = harness.run(case, [SAMPLED], repeat=40)
+    assert list(ids[:40]) == wanted[:40]
+
+
+def burst_case(device: str, blocks: int) -> tuple[Case, list[int]]:
+    """A decode step from a prompt of one token, KV pools of ``blocks`` blocks, and the ids that its
+    replays should sample."""
     from engine import ops
-    from engine.ops.state import SAMPLED
 
     prompt = next(p for p in GOLDEN["prompts"] if p["name"] == "one token")
     data = TINY.read_bytes()
     model = open_model(read_header(data, len(data)))
-    kv = model.config.kv_layout(12, CONTEXT)
+    kv = model.config.kv_layout(blocks, CONTEXT)
     b = PlanBuilder("case", DEVICES[device])
     tokens = tokens_tensor(4)
     ops.sample(b, model.head(b, model.layers(b, tokens, kv)), tokens)
     case = tiny_inputs(Case(b.build(), {}, {}, StepRecord(0, 1)), model, kv.rope.shape)
     case.arrays = {**case.arrays, "tokens": np.array([*prompt["prompt_ids"], 0, 0, 0], np.uint32)}
-    (ids,) = harness.run(case, [SAMPLED], repeat=40)
-    assert list(ids[:40]) == prompt["ids"][:40]
+    return case, prompt["ids"]
+
+
+@pytest.mark.parametrize("device", ["plain", "workgroup"])
+def test_pools_grow_between_bursts_in_flight(harness: Harness, device: str) -> None:
+    """What was submitted before is copied, what comes after sees the copy, in blocks that only the
+    larger pools have; a growth that the adapter refuses changes nothing."""
+    case, wanted = burst_case(device, 1)
+    table = np.array([0, 2, 1, 4, 3, 5, 6, 7], np.uint32)
+    case.arrays = {**case.arrays, "block_table": table}
+    (ids,), grown = harness.growing(case, [SAMPLED], 16, [3, 1 << 30, 5])
+    assert list(ids[:64]) == wanted[:64]
+    assert [done for done, _ in grown] == [True, False, True]
+    first, refused, second = (held for _, held in grown)
+    assert refused == first
+    assert first["kv"] * 5 == second["kv"] * 3 > 0
+    assert {**first, "kv": 0} == {**second, "kv": 0}

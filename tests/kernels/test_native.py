@@ -30,7 +30,7 @@ def test_kernels_equal_their_references(result: Any, case: Case) -> None:
 
 
 def test_the_tiny_model_gives_its_golden_ids(result: Any) -> None:
-    assert result["golden"] == [True, True]
+    assert result["golden"] == [True, True, True], "the last one's pools grow meanwhile"
 
 
 def test_cpython_computes_with_numpy() -> None:

@@ -16,6 +16,7 @@ from engine.answer import Answer, Delta
 from engine.config import GenerateConfig, LoadConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
+from engine.kv import budget
 from tests.conftest import ROOT
 from tests.native import NativeHost
 
@@ -86,13 +87,17 @@ class Conversations(RuleBasedStateMachine):
         self.asked: dict[int, Asked] = {}
         self.histories: list[tuple[int, ...]] = [()]
         self.next_key = 0
-        self.load()
+        self.first_blocks = budget.FIRST_BLOCKS
+        budget.FIRST_BLOCKS = 1
+        self.load(None)
 
     def _run(self, work: Any) -> Any:
         return self.loop.run_until_complete(asyncio.wait_for(work, 20))
 
-    def load(self) -> None:
-        self._run(self.engine.load(LoadConfig(context=CONTEXT), lambda *_: None))
+    def load(self, kv_tokens: int | None) -> None:
+        config = LoadConfig(context=CONTEXT, kv_tokens=kv_tokens)
+        self._run(self.engine.load(config, lambda *_: None))
+        assert self.engine.status()["kv"]["num_blocks"] <= 2
 
     @rule(data=st.data(), more=PROMPT, cut=st.sampled_from([0, 0, 1, 16, 40]), seed=SEEDS)
     def ask(self, data: Any, more: tuple[int, ...], cut: int, seed: int | None) -> None:
@@ -137,9 +142,9 @@ class Conversations(RuleBasedStateMachine):
         self._run(self.engine.reset())
         self._finish_all(stopped=True)
 
-    @rule()
-    def load_again(self) -> None:
-        self.load()
+    @rule(kv_tokens=st.sampled_from([None, CONTEXT + 48, 2 * CONTEXT]))
+    def load_again(self, kv_tokens: int | None) -> None:
+        self.load(kv_tokens)
         self._finish_all(stopped=True)
 
     def _finish_all(self, stopped: bool) -> None:
@@ -166,7 +171,11 @@ class Conversations(RuleBasedStateMachine):
 
     @invariant()
     def every_block_is_accounted_for(self) -> None:
-        kv = self.engine.status()["kv"]
+        status = self.engine.status()
+        kv = status["kv"]
+        assert kv["num_blocks"] <= kv["budget_blocks"]
+        assert kv["bytes"] == status["memory"]["kv"]
+        assert kv["tokens"] <= 16 * (kv["used_blocks"] + kv["cached_blocks"])
         assert kv["free_blocks"] + kv["cached_blocks"] + kv["used_blocks"] == kv["num_blocks"]
         if not self.asked:
             assert kv["used_blocks"] == 0
@@ -175,6 +184,7 @@ class Conversations(RuleBasedStateMachine):
         self._finish_all(stopped=False)
         self._run(self.engine.unload())
         self.loop.close()
+        budget.FIRST_BLOCKS = self.first_blocks
 
 
 TestConversations = Conversations.TestCase

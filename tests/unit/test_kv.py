@@ -3,6 +3,7 @@ accounted for."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -104,6 +105,66 @@ def test_nothing_is_found_after_forgetting() -> None:
     assert Session(pool).prompt(list(range(40))) == 0
 
 
+def grown(pool: BlockPool, session: Session, num_tokens: int, refused: bool = False) -> None:
+    """Blocks for ``num_tokens`` tokens, after the pool has grown if it wants to."""
+    wanted = pool.wanted(session.missing(num_tokens))
+    if wanted > pool.num_blocks and refused:
+        pool.budget = pool.num_blocks
+    elif wanted > pool.num_blocks:
+        pool.grow(wanted)
+    session.reserve(num_tokens)
+
+
+def test_a_pool_doubles_up_to_its_budget_before_anything_cached_is_lost() -> None:
+    pool = BlockPool(2, budget=7)
+    sizes = []
+    for i in range(7):
+        session = Session(pool)
+        session.prompt([i] * 16)
+        grown(pool, session, 16)
+        session.num_cached = 16
+        session.release()
+        sizes.append(pool.num_blocks)
+    assert sizes == [2, 2, 4, 4, 7, 7, 7]
+    assert (pool.num_cached, pool.num_free, pool.wanted(1)) == (7, 0, 7)
+    assert pool.num_ends == 7
+    for i in range(7):
+        session = Session(pool)
+        assert session.prompt([*[i] * 16, 9]) == 16
+        session.release()
+    grown(pool, Session(pool), 16)
+    assert (pool.num_cached, pool.num_used) == (6, 1), "then what was used longest ago goes"
+
+
+def test_a_pool_grows_as_far_as_it_must() -> None:
+    pool = BlockPool(2, budget=100)
+    assert pool.wanted(2) == 2
+    assert pool.wanted(3) == 4
+    assert pool.wanted(31) == 31
+    assert pool.wanted(1000) == 100
+    blocks = pool.allocate(1)
+    assert blocks == [0]
+    pool.grow(4)
+    assert pool.allocate(3) == [1, 2, 3]
+
+
+def test_what_is_held() -> None:
+    pool = BlockPool(20)
+    ids = list(range(40))
+    session = computed(pool, ids)
+    assert pool.tokens_held([(session.blocks, session.num_cached)]) == 39
+    assert pool.num_ends == 0
+    session.release()
+    assert (pool.tokens_held([]), pool.num_ends) == (39, 1)
+    fork = computed(pool, [*range(20), *[7] * 20])
+    assert pool.tokens_held([(fork.blocks, fork.num_cached)]) == 39 + 23, "16 are shared"
+    fork.release()
+    assert (pool.tokens_held([]), pool.num_ends) == (62, 2)
+    again = Session(pool)
+    assert again.prompt([*ids, 1]) == 39
+    assert pool.num_ends == 1, "the other one goes on"
+
+
 # Runs of one token, often a block long, so that blocks are alike and end where prompts end.
 RUN = st.tuples(st.integers(0, 1), st.sampled_from([1, 3, 15, 16, 16, 16, 32]))
 IDS = st.lists(RUN, max_size=3).map(lambda runs: [id for id, n in runs for _ in range(n)])
@@ -112,12 +173,27 @@ IDS = st.lists(RUN, max_size=3).map(lambda runs: [id for id, n in runs for _ in 
 class Conversations(RuleBasedStateMachine):
     """Sessions on a pool, and a memory that is written as a device would write it."""
 
-    @initialize(blocks=st.integers(1, 12))
-    def start(self, blocks: int) -> None:
-        self.pool = BlockPool(blocks)
+    @initialize(blocks=st.integers(1, 3), budget=st.integers(1, 14), refused=st.integers(0, 8))
+    def start(self, blocks: int, budget: int, refused: int) -> None:
+        self.pool = BlockPool(blocks, budget)
+        self.refused = refused  # with so many blocks, the device gives no more
+        self.held: dict[int, tuple[int, ...]] = {}  # tokens up to a block's last, when it was left
         self.memory: dict[tuple[int, int], tuple[int, ...]] = {}  # by block and place
         self.open: list[Session] = []
         self.histories: list[list[int]] = [[]]
+
+    def _reserve(self, session: Session, num_tokens: int) -> None:
+        """As an answer does it; nothing cached is lost while the pool can grow."""
+        pool, count = self.pool, session.missing(num_tokens)
+        refused = self.refused > 0 and pool.num_blocks >= self.refused
+        room = pool.num_free + (0 if refused else pool.budget - pool.num_blocks)
+        cached = pool.num_cached
+        try:
+            grown(pool, session, num_tokens, refused)
+        except OctavoError:
+            assert count > room + cached
+            raise
+        assert pool.num_cached == cached - max(0, count - room)
 
     def _compute(self, session: Session, count: int) -> None:
         """Writes ``count`` more tokens."""
@@ -146,7 +222,7 @@ class Conversations(RuleBasedStateMachine):
             assert found == tuple(ids[: at + 1]), "found what was not computed"
         self.open.append(session)
         try:
-            session.reserve(len(ids))
+            self._reserve(session, len(ids))
         except OctavoError:
             self._end(session)
 
@@ -163,7 +239,7 @@ class Conversations(RuleBasedStateMachine):
         """The rest of the prompt, and an answer token by token."""
         session = data.draw(st.sampled_from(self.open))
         try:
-            session.reserve(len(session.tokens) + len(ids))
+            self._reserve(session, len(session.tokens) + len(ids))
         except OctavoError:
             return
         self._compute(session, len(session.tokens) - session.num_cached)
@@ -180,6 +256,10 @@ class Conversations(RuleBasedStateMachine):
     def _end(self, session: Session) -> None:
         self.histories.append(list(session.tokens))
         self.open.remove(session)
+        for i, block in enumerate(session.blocks):
+            end = min(session.num_cached, (i + 1) * KV_BLOCK)
+            if end > i * KV_BLOCK:
+                self.held[block] = tuple(session.tokens[:end])
         session.release()
 
     @rule()
@@ -192,10 +272,30 @@ class Conversations(RuleBasedStateMachine):
             return
         pool = self.pool
         assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
+        assert sorted([*pool._free, *pool._cached, *pool._uses]) == list(range(pool.num_blocks))
+        assert pool.num_blocks <= pool.budget
         used = {block for session in self.open for block in session.blocks}
         assert pool.num_used == len(used)
         for session in self.open:
             assert len(set(session.blocks)) == len(session.blocks)
+        uses = Counter(block for session in self.open for block in session.blocks)
+        assert uses == pool._uses
+
+    @invariant()
+    def what_is_held_is_known(self) -> None:
+        """Tokens and conversations, by what was in the blocks when they were left."""
+        if not hasattr(self, "pool"):
+            return
+        cached = {block: self.held[block] for block in self.pool._cached}
+        tokens = {block: (len(ids) - 1) % KV_BLOCK + 1 for block, ids in cached.items()}
+        for session in self.open:
+            for at in range(session.num_cached):
+                block = session.blocks[at // KV_BLOCK]
+                tokens[block] = max(tokens.get(block, 0), at % KV_BLOCK + 1)
+        sequences = [(session.blocks, session.num_cached) for session in self.open]
+        assert self.pool.tokens_held(sequences) == sum(tokens.values())
+        starts = {ids[: (len(ids) - 1) // KV_BLOCK * KV_BLOCK] for ids in cached.values()}
+        assert self.pool.num_ends == sum(ids not in starts for ids in cached.values())
 
 
 TestConversations = Conversations.TestCase
