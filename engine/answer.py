@@ -12,6 +12,8 @@ from math import ceil
 from typing import Any, Literal, TypeVar
 
 from engine.config import GenerateConfig
+from engine.errors import OctavoError
+from engine.grammar import Grammar
 from engine.loader import Host, LoadedModel
 from engine.models.plans import DECODE, HEAD, PREFILL, SHIFT
 from engine.ops.attention import KV_BLOCK
@@ -111,9 +113,11 @@ class Run:
     ) -> None:
         self.move(model, session, scheduler)
         self._config = config
+        self._host = host
         self._now = host.now
         self._ends = ends
         self._sampler = Sampler(config, model.token_bytes)
+        self._grammar: Grammar | None = None
         self._earlier: list[int] = []  # of the answer that this one continues
         self._prompt: list[int] = []
         self._dropped = 0  # tokens, after the first ones that are kept, for want of room
@@ -153,6 +157,8 @@ class Run:
         After a gpu.lost (and ``move``) or a NoRoomError it can be called again with the same ids:
         it computes prompt and answer so far anew and goes on.
         """
+        if self._config.schema is not None and not self._grammar:
+            await self._open_grammar(self._config.schema)
         await self._take_turn()
         try:
             async with aclosing(self._deltas(ids, stopped)) as deltas:
@@ -162,6 +168,25 @@ class Run:
             self._session.release()
             if self._has_turn:
                 self._give_turn()
+
+    async def _open_grammar(self, schema: str) -> None:
+        model, strict = self._model, self._config.strict
+        self._grammar = await self._host.open_grammar(schema, strict, model.token_bytes, self._ends)
+        if not await self._constrain(self._earlier):
+            raise OctavoError("request.invalid", "The answer so far is not of this format.")
+
+    async def _constrain(self, ids: list[int]) -> bool:
+        """After ``ids``, let the grammar decide which tokens may come; whether any may."""
+        if not self._grammar:
+            return True
+        mask = await self._grammar.next(ids)
+        self._sampler.mask = mask or b""
+        return mask is not None
+
+    def close(self) -> None:
+        """There will be no more deltas."""
+        if self._grammar:
+            self._grammar.close()
 
     async def _take_turn(self) -> None:
         started = self._now()
@@ -258,6 +283,10 @@ class Run:
                 if stopped():
                     self.answer.finish_reason = "cancelled"
                     return
+                if not await self._constrain(ids):
+                    self.answer.finish_reason = "stop"
+                    return
+                self._sampler.write_mask(self._device)
                 if not flying and await self._share():
                     self._write_step()
                     self._last_token = self._now()
@@ -270,7 +299,8 @@ class Run:
                 burst = flying.popleft()
                 ids = await self._wait(burst.run)
                 now = self._now()
-                self._scheduler.decode_pace.measured(burst.steps, now - self._last_token)
+                if not self._grammar:
+                    self._scheduler.decode_pace.measured(burst.steps, now - self._last_token)
                 self._last_token = now
                 await self._tell(ids, burst.first)
         finally:
@@ -309,9 +339,12 @@ class Run:
 
     async def _launch(self, flying: deque[_Burst], limit: int) -> None:
         """Submit bursts until enough are in flight or all tokens are on their way."""
-        while len(flying) < self._scheduler.depth:
+        # What may come after a token is known when it has come.
+        depth = 1 if self._grammar else self._scheduler.depth
+        while len(flying) < depth:
             on_their_way = sum(burst.steps for burst in flying)
             remaining = limit - len(self.answer.ids) - on_their_way
+            remaining = min(remaining, 1) if self._grammar else remaining
             step = self._scheduler.next_decode(self._position, remaining)
             if not step:
                 return

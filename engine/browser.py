@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine import selftest
@@ -12,6 +13,7 @@ from engine.backends.native import open_native
 from engine.backends.webgpu import WebGpuDevice
 from engine.config import LoadConfig
 from engine.errors import OctavoError, as_octavo_error
+from engine.grammar import Grammar, vocabulary_json
 from engine.shaders import fingerprint
 from engine.tokenizer import Encoder
 
@@ -33,11 +35,24 @@ class _JsEncoder:
         self._tokenizer.dispose()
 
 
+class _JsGrammar:
+    def __init__(self, grammars: Any, matcher: Any) -> None:
+        self._grammars, self._matcher = grammars, matcher
+
+    async def next(self, tokens: Sequence[int]) -> bytes | None:
+        mask = await self._grammars.next(self._matcher, json.dumps(list(tokens)))
+        return mask.to_bytes() if mask else None
+
+    def close(self) -> None:
+        self._grammars.free(self._matcher)
+
+
 class BrowserHost:
     """``js`` is the host object of worker/worker.mjs."""
 
     def __init__(self, js: Any) -> None:
         self._js = js
+        self._vocabulary: list[bytes] | None = None  # that grammars know
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         """The manifest; the download goes on."""
@@ -99,6 +114,23 @@ class BrowserHost:
     async def open_tokenizer(self, json_text: str) -> Encoder:
         """The Rust tokenizer in WebAssembly, in a worker of its own."""
         return _JsEncoder(await self._js.openTokenizer(json_text))
+
+    async def open_grammar(
+        self, schema: str, strict: bool, table: list[bytes], ends: frozenset[int]
+    ) -> Grammar:
+        """XGrammar in a worker of its own, which learns a model's vocabulary once."""
+        grammars = self._js.grammars
+        if self._vocabulary != table:
+            await grammars.learn(vocabulary_json(table, ends))
+            self._vocabulary = table
+        try:
+            return _JsGrammar(grammars, await grammars.begin(schema, strict))
+        except Exception as error:
+            raise OctavoError(
+                "request.invalid",
+                "The schema of response_format cannot be used.",
+                "The browser's console says why.",
+            ) from error
 
     async def recall(self, key: str) -> str:
         """What the browser kept under ``key``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -15,6 +16,7 @@ DEFAULT_CONTEXT = 2048  # tokens
 SMALLEST_TEMPERATURE = 1e-3  # below, logits divided by it could leave f32: that is greedy
 SMALLEST_TOP_P = 1e-6
 MAX_BIASES = 1024
+MAX_SCHEMA = 1 << 16  # characters
 MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP = 1024  # characters
@@ -63,6 +65,7 @@ class GenerateConfig:
     When the context is full, the answer stops, or the context slides: the oldest tokens but the
     first ones are dropped, and the rest moves up. ``top_k`` (0: any), ``top_p`` and ``min_p`` say
     which tokens may be drawn (engine/ops/choose.py); penalties and biases change their logits.
+    With a ``schema``, a JSON text, the answer is JSON of it; ``strict``: with no other properties.
     Log-probabilities are told of the chosen token and of the ``top_logprobs`` likeliest.
     """
 
@@ -71,6 +74,8 @@ class GenerateConfig:
     seed: int = 0
     stop: tuple[str, ...] = ()
     context_full: ContextFull = "stop"
+    schema: str | None = None
+    strict: bool = True
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
@@ -84,7 +89,10 @@ class GenerateConfig:
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> GenerateConfig:
         """Check the fields of a ``generate`` request."""
+        schema, strict = _schema(message)
         return cls(
+            schema=schema,
+            strict=strict,
             temperature=_temperature(message),
             max_tokens=_optional(message, "max_tokens", 1, 1 << 20),
             seed=_integer(message, "seed", 0, 0, 2**32 - 1),
@@ -149,6 +157,24 @@ def _stops(message: Mapping[str, Any]) -> tuple[str, ...]:
 def _temperature(message: Mapping[str, Any]) -> float:
     value = _number(message, "temperature", 0.0, 0.0, 100.0)
     return value if value >= SMALLEST_TEMPERATURE else 0.0
+
+
+def _schema(message: Mapping[str, Any]) -> tuple[str | None, bool]:
+    """Schema and strictness of an OpenAI ``response_format``."""
+    format = message.get("response_format") or {"type": "text"}
+    kind = format.get("type") if isinstance(format, dict) else None
+    if kind == "text":
+        return None, True
+    if kind == "json_object":
+        return '{"type": "object"}', False
+    given = format.get("json_schema") if kind == "json_schema" else None
+    if not isinstance(given, dict) or not isinstance(given.get("schema"), dict | bool):
+        wanted = "of type text, json_object, or json_schema with json_schema.schema"
+        raise _invalid("response_format", wanted, format)
+    text = json.dumps(given["schema"])
+    if len(text) > MAX_SCHEMA:
+        raise _invalid("response_format", f"a schema of at most {MAX_SCHEMA} characters", len(text))
+    return text, _switch(given, "strict") is not False
 
 
 def _biases(message: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:

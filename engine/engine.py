@@ -229,6 +229,8 @@ class Engine:
                 while len(self._unfinished) > MOST_UNFINISHED:
                     self._unfinished.popitem(last=False)
         finally:
+            if request.run:
+                request.run.close()
             self._end(request)
         yield run.answer
 

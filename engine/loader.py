@@ -12,6 +12,7 @@ from engine.backends.base import Device, persistent_tensors, pools_of, weights_o
 from engine.chat import ChatTemplate
 from engine.config import LoadConfig
 from engine.errors import OctavoError
+from engine.grammar import Grammar
 from engine.kv import BlockPool
 from engine.kv.budget import budget_blocks, first_blocks
 from engine.models import ModelConfig, open_model
@@ -75,6 +76,13 @@ class Host(Protocol):
 
     async def open_tokenizer(self, json_text: str) -> Encoder:
         """A tokenizer set up by a tokenizer.json."""
+        ...
+
+    async def open_grammar(
+        self, schema: str, strict: bool, table: list[bytes], ends: frozenset[int]
+    ) -> Grammar:
+        """JSON of a schema in tokens, whose bytes are in ``table``. OctavoError request.invalid if
+        the schema cannot be used."""
         ...
 
     async def recall(self, key: str) -> str:

@@ -18,6 +18,7 @@ from engine.ops.state import (
     SamplingRecord,
     bias_tensor,
     counts_tensor,
+    mask_tensor,
 )
 from engine.ops.state import LOGPROBS as LOGPROB_RING
 
@@ -66,8 +67,10 @@ class Sampler:
             repetition=config.repetition_penalty,
             presence=config.presence_penalty,
             frequency=config.frequency_penalty,
+            masked=config.schema is not None,
             num_top=config.top_logprobs,
         )
+        self.mask = b""  # a bit for each token that may come, the lowest first
         self._neutral = self._record == SamplingRecord(num_top=config.top_logprobs)
 
     @property
@@ -96,6 +99,12 @@ class Sampler:
             if id < self._vocab:
                 bias[id] = value
         device.write(bias_tensor(self._vocab), bias.tobytes())
+        self.write_mask(device)
+
+    def write_mask(self, device: Device) -> None:
+        """Tell the device which tokens may come, if not all may."""
+        if self._record.masked:
+            device.write(mask_tensor(self._vocab), self.mask)
 
     async def logprobs(self, device: Device, ids: list[int], first: int) -> list[Logprobs]:
         """The log-probabilities of sampled ids, the first of which is in place ``first`` of the

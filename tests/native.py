@@ -11,6 +11,7 @@ from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
 from engine.config import LoadConfig
 from engine.errors import OctavoError
+from engine.grammar import Grammar
 from engine.tokenizer import Encoder
 from engine.tokenizer.native import open_native
 
@@ -49,6 +50,11 @@ class NativeHost:
 
     async def open_tokenizer(self, json_text: str) -> Encoder:
         return open_native(json_text)
+
+    async def open_grammar(
+        self, schema: str, strict: bool, table: list[bytes], ends: frozenset[int]
+    ) -> Grammar:
+        raise OctavoError("request.invalid", "There are no grammars here.")
 
     async def recall(self, key: str) -> str:
         return self.memory.get(key, "")

@@ -20,7 +20,7 @@ LAYERS = [
     ["browser"],
     ["selftest", "tuning"],
     ["scheduler"],
-    ["session", "turns", "stops", "sampling"],
+    ["session", "turns", "stops", "sampling", "grammar"],
     ["prompt", "kv"],
     ["chat", "reasoning"],
     ["models"],

@@ -26,6 +26,7 @@
  * @typedef {import("../worker/protocol.mjs").Timing} Timing
  * @typedef {import("../worker/protocol.mjs").Usage} TokenUsage
  * @typedef {import("../worker/protocol.mjs").Logprobs} Logprobs
+ * @typedef {import("../worker/protocol.mjs").ResponseFormat} ResponseFormat
  *
  * @typedef {object} LoadOptions
  * @property {string} [model] catalogue id, or URL of a manifest (relative to the page)
@@ -61,6 +62,7 @@
  * @property {number} [presence_penalty] for tokens of the answer
  * @property {number} [frequency_penalty] the same, for each time
  * @property {Record<string, number>} [logit_bias] by token id, -100 to 100
+ * @property {ResponseFormat} [response_format] JSON of a schema, or any JSON object
  * @property {boolean} [logprobs] of the answer's tokens, by the model's own logits
  * @property {number} [top_logprobs] and of so many likeliest ones, at most 20
  * @property {boolean} [stream]
@@ -102,12 +104,13 @@
  */
 
 const REFUSED = [
-  "n", "tool_choice", "functions", "response_format", "audio", "modalities",
+  "n", "tool_choice", "functions", "audio", "modalities",
 ];
 /** Options that go to the worker as they are. */
 const SAMPLING = /** @type {const} */ ([
   "temperature", "seed", "stop", "context_full", "top_k", "top_p", "min_p", "repetition_penalty",
   "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs",
+  "response_format",
 ]);
 
 /** An error a person can act on; codes are stable. */

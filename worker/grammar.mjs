@@ -55,7 +55,8 @@ async function begin({ schema, strict }) {
 async function next({ matcher: id, tokens }) {
   const matcher = matchers.get(id);
   for (const token of tokens) if (matcher.isTerminated() || !matcher.acceptToken(token)) return null;
-  return matcher.isTerminated() ? null : matcher.getNextTokenBitmask();
+  // A copy, as its buffer is given away.
+  return matcher.isTerminated() ? null : (await matcher.getNextTokenBitmask()).slice();
 }
 
 /** @param {number} id */

@@ -53,6 +53,10 @@
  * @property {boolean} [tune] measure the variants of kernels: all of them (true), none (false), or
  *   on a real GPU those that were not measured before (absent)
  *
+ * @typedef {{type: "text"} | {type: "json_object"} | {type: "json_schema", json_schema:
+ *   {schema: object | boolean, name?: string, strict?: boolean}}} ResponseFormat strict (if absent):
+ *   no other properties than the schema has
+ *
  * @typedef {object} Sampling how tokens are drawn; neutral if absent: see engine/ops/choose.py
  * @property {number} [temperature] 0 (greedy) if absent
  * @property {number} [seed] 0 if absent
@@ -63,6 +67,7 @@
  * @property {number} [presence_penalty] for tokens of the answer
  * @property {number} [frequency_penalty] for tokens of the answer, each time
  * @property {Record<string, number>} [logit_bias] by token id
+ * @property {ResponseFormat} [response_format]
  * @property {boolean} [logprobs] whether log-probabilities are told
  * @property {number} [top_logprobs] of how many likeliest tokens, too
  *

@@ -36,6 +36,14 @@ def _byte_alphabet() -> _ByteAlphabet:
 _ALPHABET = _byte_alphabet()
 
 
+_STAND_INS = {byte: chr(code) for code, byte in _ALPHABET.items()}
+
+
+def to_alphabet(data: bytes) -> str:
+    """Bytes as GPT-2's printable stand-ins."""
+    return "".join([_STAND_INS[byte] for byte in data])
+
+
 def token_bytes(metadata: dict[str, Any]) -> list[bytes]:
     """For each token id the bytes it stands for; control tokens stand for none, but
     for those that ``engine.reasoning`` looks for.

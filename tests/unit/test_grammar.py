@@ -1,0 +1,164 @@
+"""Answers of a given form: the engine asks a grammar before every token. What a real grammar says
+is tested in the browser."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from engine.answer import Answer
+from engine.config import GenerateConfig, LoadConfig
+from engine.engine import Engine
+from engine.errors import OctavoError
+from engine.grammar import Grammar, vocabulary_json
+from tests.native import NativeHost
+from tests.unit.test_engine import GOLDEN
+
+PROMPT = list(range(20, 60))
+FORMAT = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+
+
+class Multiples:
+    """Every token is a multiple of a number; after ``length`` of them comes the end."""
+
+    def __init__(self, number: int, length: int, vocab: int, end: int) -> None:
+        self.number, self.length, self.vocab, self.end = number, length, vocab, end
+        self.seen: list[int] = []
+        self.closed = False
+
+    async def next(self, tokens: Sequence[int]) -> bytes | None:
+        await asyncio.sleep(0)  # others go on meanwhile
+        for token in tokens:
+            if token != self.end and token % self.number:
+                return None
+            self.seen.append(token)
+        if self.end in self.seen:
+            return None
+        done = len(self.seen) >= self.length
+        allowed = [self.end] if done else range(self.number, self.vocab, self.number)
+        mask = bytearray(4 * -(-self.vocab // 32))
+        for token in allowed:
+            mask[token // 8] |= 1 << token % 8
+        return bytes(mask)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Host(NativeHost):
+    """The schema's title is the number."""
+
+    def __init__(self) -> None:
+        super().__init__(GOLDEN / "tiny.gguf")
+        self.grammars: list[Multiples] = []
+
+    async def open_grammar(
+        self, schema: str, strict: bool, table: list[bytes], ends: frozenset[int]
+    ) -> Grammar:
+        number = int(schema)
+        if number <= 0:
+            raise OctavoError("request.invalid", "No.")
+        self.grammars.append(Multiples(number, 12, len(table), min(ends)))
+        return self.grammars[-1]
+
+
+async def loaded() -> tuple[Engine, Host]:
+    host = Host()
+    engine = Engine(host)
+    await engine.load(LoadConfig(context=256), lambda *_: None)
+    return engine, host
+
+
+async def answer(events: Any) -> Answer:
+    async for event in events:
+        if isinstance(event, Answer):
+            return event
+    raise AssertionError("no answer")
+
+
+def ask(engine: Engine, key: int, number: int, **config: Any) -> Any:
+    return answer(engine.complete(PROMPT, GenerateConfig(schema=str(number), **config), key))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_only_what_the_grammar_allows_comes(temperature: float) -> None:
+    async def run() -> None:
+        engine, host = await loaded()
+        got = await ask(engine, 1, 7, temperature=temperature)
+        assert len(got.ids) == 13
+        assert all(id % 7 == 0 for id in got.ids[:-1])
+        assert got.finish_reason == "stop"
+        assert [g.closed for g in host.grammars] == [True]
+        plain = await answer(engine.complete(PROMPT, GenerateConfig(max_tokens=12), 2))
+        assert any(id % 7 for id in plain.ids)
+
+    asyncio.run(run())
+
+
+def test_answers_in_turns_keep_their_own_grammar() -> None:
+    async def run() -> None:
+        engine, _ = await loaded()
+        numbers = (3, 5, 7)
+        alone = [await ask(engine, n, n) for n in numbers]
+        together = await asyncio.gather(*(ask(engine, n, n) for n in numbers))
+        assert [a.ids for a in together] == [a.ids for a in alone]
+
+    asyncio.run(run())
+
+
+def test_an_answer_goes_on_in_its_form() -> None:
+    async def run() -> None:
+        engine, host = await loaded()
+        whole = await ask(engine, 1, 7)
+        await ask(engine, 2, 7, max_tokens=5)
+        rest = await answer(engine.go_on(2, GenerateConfig(schema="7"), 3))
+        assert rest.ids == whole.ids[5:]
+        plain = await answer(engine.complete(PROMPT, GenerateConfig(max_tokens=12), 4))
+        assert any(id % 7 for id in plain.ids)
+        with pytest.raises(OctavoError, match="not of this format"):
+            await answer(engine.go_on(4, GenerateConfig(schema="7"), 5))
+        with pytest.raises(OctavoError, match="No"):
+            await ask(engine, 6, 0)
+        assert all(g.closed for g in host.grammars)
+        assert engine.state == "ready"
+        assert (await ask(engine, 7, 7)).ids == whole.ids
+
+    asyncio.run(run())
+
+
+def test_a_stop_is_heard() -> None:
+    async def run() -> None:
+        engine, host = await loaded()
+        under_way = asyncio.ensure_future(ask(engine, 1, 7))
+        while not host.grammars or len(host.grammars[0].seen) < 3:
+            await asyncio.sleep(0)
+        assert engine.stop(1)
+        assert (await under_way).finish_reason == "cancelled"
+        assert host.grammars[0].closed
+
+    asyncio.run(run())
+
+
+def test_what_a_format_may_be() -> None:
+    def config(format: Any) -> GenerateConfig:
+        return GenerateConfig.from_wire({"response_format": format})
+
+    assert config(None).schema is config({"type": "text"}).schema is None
+    assert (config(FORMAT).schema, config(FORMAT).strict) == ('{"type": "object"}', True)
+    loose = {"type": "json_schema", "json_schema": {"schema": True, "strict": False}}
+    assert (config(loose).schema, config(loose).strict) == ("true", False)
+    assert config({"type": "json_object"}).schema == '{"type": "object"}'
+    long = {"type": "json_schema", "json_schema": {"schema": {"title": "x" * 70000}}}
+    for bad in (5, "json", {"type": "xml"}, {"type": "json_schema"}, long, {"type": ["text"]}):
+        with pytest.raises(OctavoError) as caught:
+            config(bad)
+        assert caught.value.code == "request.invalid"
+
+
+def test_the_vocabulary_has_all_bytes_but_no_control_tokens() -> None:
+    assert vocabulary_json([b"", b" a", b"\n\xff"], {0}) == (
+        '{"vocabulary": ["", "\\u0120a", "\\u010a\\u00ff"], "ends": [0]}'
+    )
