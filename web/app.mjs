@@ -71,6 +71,7 @@ function addressOptions() {
       temperature: numeric("temperature"),
       seed: numeric("seed"),
       max_tokens: numeric("max_tokens"),
+      context_full: /** @type {"stop" | "slide" | undefined} */ (text("context_full")),
     }),
   };
 }
@@ -211,6 +212,7 @@ async function answer(question) {
  * @param {number} continues
  */
 async function goOn(turn, continues) {
+  if (turn.full) options.generate.context_full = "slide";
   messages.pop(); // comes back with what is added to it
   turn.foot.replaceChildren();
   turn.answer.ariaBusy = "true";
@@ -281,6 +283,7 @@ async function stream({ view, reasoning, thought }, from) {
  * @property {HTMLElement} answer
  * @property {HTMLElement} foot
  * @property {MarkdownView} view
+ * @property {boolean} [full] it ended because the context was full
  */
 
 /**
@@ -313,10 +316,12 @@ function showTurn(question) {
  */
 function finishTurn(turn, last) {
   const { finish_reason } = last.choices[0];
-  const { timing, handle } = last.octavo;
+  const { timing, handle, code } = last.octavo;
   endTurn(turn);
   if (finish_reason !== "stop") {
-    turn.foot.append(element("span", "finish", t(`finish_${finish_reason}`)));
+    turn.foot.append(element("span", "finish", t(`finish_${code ?? finish_reason}`)));
+    // Whoever goes on in a full context lets it slide, from now on.
+    turn.full = code === "context.full";
     if (handle !== undefined && hasText(turn)) turn.foot.append(continueButton(turn, handle));
   }
   follow();

@@ -14,6 +14,7 @@
  */
 
 import { measurePaging, measurePool } from "./bench_kv.mjs";
+import { measureContinue, measureStops } from "./bench_stops.mjs";
 import { Octavo } from "./client.mjs";
 import {
   add, address, byId, median, post, reports, rows, say, secondsSince, spread,
@@ -42,7 +43,7 @@ import {
 /** @type {Sizes} */
 const FULL = {
   warm: 512, prefill: [64, 512, 1024], contexts: [64, 1024], steps: 128, runs: 5, seconds: 6,
-  stops: 5,
+  stops: 40,
 };
 /** @type {Sizes} */
 const QUICK = {
@@ -110,7 +111,8 @@ async function measureAll() {
     steps: Math.max(MIN_STEPS, sizes.steps),
     rounds: Math.max(PAGING_ROUNDS, sizes.runs),
   });
-  await measureStops(client, sizes.stops);
+  await measureStops(client, options, sizes.stops);
+  await measureContinue(client);
   if (!device.software && model.context >= HISTORY_TOKENS * 1.3) await measureReuse(client);
   if (device.kind === "webgpu" && !device.software && !address.get("context")) {
     await measureLong(client, options, sizes);
@@ -427,31 +429,6 @@ async function measureLong(client, options, sizes) {
     add("decode_far_to_near", `a token at ${context} to one at 64`, near.value / median(rates),
       "times");
   }
-}
-
-/**
- * From `stop()` to the end of the stream, in the middle of an answer.
- *
- * @param {Octavo} client
- * @param {number} count
- */
-async function measureStops(client, count) {
-  const times = [];
-  const messages = [{ role: "user", content: "Write a very long story about a lighthouse." }];
-  for (let i = 0; i < count; i++) {
-    await say(`Stopping, ${i + 1} of ${count}`);
-    let asked = 0;
-    let reason;
-    const request = { messages, max_tokens: 256, stream: /** @type {const} */ (true) };
-    for await (const chunk of client.chat.completions.create(request)) {
-      reason = chunk.choices[0].finish_reason;
-      if (asked || chunk.octavo.num_tokens < 3 + i) continue;
-      asked = performance.now();
-      client.stop();
-    }
-    if (reason === "cancelled") times.push(performance.now() - asked);
-  }
-  if (times.length) add("stop_ms", "stop", median(times), "ms", spread(times));
 }
 
 /**

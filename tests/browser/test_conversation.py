@@ -298,3 +298,16 @@ def test_an_answer_that_is_cut_in_its_reasoning_goes_on_there(thinker: Chat) -> 
     assert longer.startswith(first.rstrip("\ufffd"))
     thinker.wait_for("ready")
     assert thinker.page.get_by_test_id("reasoning").count() == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_full_context_is_said_and_slides_on_request(open_chat: Open, device: str) -> None:
+    chat = open_chat(f"model=models/tiny/manifest.json&device={device}&context=64")
+    before = chat.wait_for("ready").ask("Hello")
+    assert "context is full" in chat.page.locator(".finish").last.inner_text()
+    chat.hook("continue").click()
+    shown = "document.querySelector('[data-testid=answer]').innerText.length"
+    chat.until(f"{shown} > {len(before) + 200}")
+    chat.page.keyboard.press("Escape")
+    chat.wait_for("stopped", "ready")
+    assert chat.answer.startswith(before[:20])

@@ -82,8 +82,11 @@ def test_parameters_are_name_and_value() -> None:
         bench._parameters(["quick"])
 
 
+PAGES = ("bench.mjs", "bench_kv.mjs", "bench_stops.mjs")
+
+
 def test_every_aim_names_a_row_that_the_page_makes() -> None:
-    page = "".join((ROOT / "web" / name).read_text() for name in ("bench.mjs", "bench_kv.mjs"))
+    page = "".join((ROOT / "web" / name).read_text() for name in PAGES)
     made = re.findall(r'add\([`"]((?:\w|\$\{\w+\})+)[`"]', page)
     assert len(made) > 10
     patterns = [re.sub(r"\$\{\w+\}", r"\\w+", id) for id in made]
