@@ -101,7 +101,8 @@ AIMS = (
     Aim("reuse", 5, True),
     Aim("kv_utilization_percent", 95, True),
     Aim("kv_context_times", 4, True),
-    Aim("paged_to_contiguous", 1.03, False),
+    # a software adapter decodes too few tokens here to tell
+    Aim("paged_to_contiguous", 1.03, False, ("gpu", "cpu")),
 )
 
 
