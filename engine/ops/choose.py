@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from engine.ops.sample import ADVANCE_SLOTS, ADVANCED, advance, advance_args, gumbel, one_team
+from engine.ops.sample import (
+    ADVANCE_SLOTS,
+    ADVANCED,
+    MAX_SLICES,
+    advance,
+    advance_args,
+    gumbel,
+    one_team,
+)
 from engine.ops.state import (
     FREQUENCY,
     IN_PROMPT,
@@ -37,7 +45,7 @@ from engine.plan import Call, Grid, PlanBuilder, Tensor
 from engine.shaders import Shader, Slot
 
 LOWEST = -1.0e30  # the logit of a token that may not come
-ADJUST_WORKGROUP = 64
+SLICE_WORKGROUP = 64
 _SAMPLING_SLOT = Slot("sampling", "Sampling")
 
 
@@ -49,7 +57,7 @@ def choose(b: PlanBuilder, logits: Tensor, tokens: Tensor) -> None:
     less than top_p of softmax(z / temperature) together (Holtzman et al., 2019), and it has at
     least min_p of the largest probability (Nguyen et al., 2024).
     """
-    adjusted = _adjust(b, logits)
+    adjusted, slices = _adjust(b, logits)
     n = logits.shape[1]
     consts, team = _one_team(b)
     shader = Shader(
@@ -57,78 +65,112 @@ def choose(b: PlanBuilder, logits: Tensor, tokens: Tensor) -> None:
         (
             _SAMPLING_SLOT,
             Slot("adjusted", "array<f32>"),
+            Slot("slices", "array<vec4<f32>>"),
             Slot("counts", "array<u32>", "read_write"),
             *ADVANCE_SLOTS,
         ),
-        lib=("step", "sampling", "noise", "advance", f"team_best_{team}", f"team_sum_{team}"),
+        lib=(*_SCORE, "advance", f"team_best_{team}", f"team_sum_{team}"),
         consts=consts,
-        overrides={"N": n, "RING": RING},
+        overrides={**_sliced(n), "RING": RING},
     )
     args = {
         "sampling": SAMPLING,
         "adjusted": adjusted,
+        "slices": slices,
         "counts": counts_tensor(n),
         **advance_args(tokens),
     }
     b.call(Call("sample_choose", args, ("counts", *ADVANCED), _choose_reference, shader))
 
 
-def _adjust(b: PlanBuilder, logits: Tensor) -> Tensor:
+def _adjust(b: PlanBuilder, logits: Tensor) -> tuple[Tensor, Tensor]:
     n = logits.shape[1]
     adjusted = b.activation("adjusted", n)
+    slices = b.activation("slices", slices_of(n), 4)
     shader = Shader(
         "sample_adjust",
         (
+            STEP_SLOT,
             _SAMPLING_SLOT,
             Slot("logits", "array<f32>"),
             Slot("counts", "array<u32>"),
             Slot("bias", "array<f32>"),
             Slot("mask", "array<u32>"),
             Slot("adjusted", "array<f32>", "read_write"),
+            Slot("slices", "array<vec4<f32>>", "read_write"),
         ),
-        lib=("sampling",),
-        consts={"WORKGROUP": ADJUST_WORKGROUP},
-        overrides={"N": n},
+        lib=_SCORE,
+        consts={"WORKGROUP": SLICE_WORKGROUP},
+        overrides=_sliced(n),
     )
     args = {
+        "step": STEP,
         "sampling": SAMPLING,
         "logits": logits,
         "counts": counts_tensor(n),
         "bias": bias_tensor(n),
         "mask": mask_tensor(n),
         "adjusted": adjusted,
+        "slices": slices,
     }
-    grid = Grid(ceil(n / ADJUST_WORKGROUP))
-    b.call(Call("sample_adjust", args, ("adjusted",), _adjust_reference, shader, grid))
-    return adjusted
+    writes = ("adjusted", "slices")
+    b.call(Call("sample_adjust", args, writes, _adjust_reference, shader, _a_thread_each(n)))
+    return adjusted, slices
 
 
 def logprobs(b: PlanBuilder, logits: Tensor, tokens: Tensor) -> None:
     """Put log softmax(logits) of the token chosen last, ``tokens[0]``, and of the likeliest ones
     into the ring LOGPROBS, at the place of that token in the ring of sampled ids."""
     n = logits.shape[1]
+    slices = b.activation("slices", slices_of(n), 4)
+    cut = Shader(
+        "logprob_slices",
+        (Slot("logits", "array<f32>"), Slot("slices", "array<vec4<f32>>", "read_write")),
+        consts={"WORKGROUP": SLICE_WORKGROUP},
+        overrides=_sliced(n),
+    )
+    args = {"logits": logits, "slices": slices}
+    b.call(Call("logprob_slices", args, ("slices",), lambda _: None, cut, _a_thread_each(n)))
     consts, team = _one_team(b)
     shader = Shader(
-        "sample_logprobs",
+        "logprobs",
         (
             STEP_SLOT,
             _SAMPLING_SLOT,
             Slot("logits", "array<f32>"),
+            Slot("slices", "array<vec4<f32>>"),
             Slot("tokens", "array<u32>"),
             Slot("logprobs", "array<u32>", "read_write"),
         ),
         lib=("step", "sampling", f"team_best_{team}", f"team_sum_{team}"),
         consts=consts,
-        overrides={"N": n, "RING": RING, "WORDS": LOGPROB_WORDS},
+        overrides={**_sliced(n), "RING": RING, "WORDS": LOGPROB_WORDS},
     )
     args = {
         "step": STEP,
         "sampling": SAMPLING,
         "logits": logits,
+        "slices": slices,
         "tokens": tokens,
         "logprobs": LOGPROBS,
     }
-    b.call(Call("sample_logprobs", args, ("logprobs",), _logprobs_reference, shader))
+    b.call(Call("logprobs", args, ("logprobs",), _logprobs_reference, shader))
+
+
+_SCORE = ("step", "sampling", "noise", "score")
+
+
+def slices_of(n: int) -> int:
+    """Slices that n tokens are cut into; the references need none."""
+    return ceil(n / ceil(n / MAX_SLICES))
+
+
+def _sliced(n: int) -> dict[str, int]:
+    return {"N": n, "SLICES": slices_of(n), "SLICE": ceil(n / MAX_SLICES)}
+
+
+def _a_thread_each(n: int) -> Grid:
+    return Grid(ceil(slices_of(n) / SLICE_WORKGROUP))
 
 
 def _one_team(b: PlanBuilder) -> tuple[dict[str, int], str]:
