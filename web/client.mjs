@@ -101,6 +101,7 @@
  * @property {(value: any) => void} resolve
  * @property {(error: OctavoError) => void} reject
  * @property {(reply: any) => void} [onEvent] for all replies but the last
+ * @property {boolean} [isLoad] that nobody has stopped
  */
 
 const REFUSED = [
@@ -191,8 +192,26 @@ export class Octavo {
    */
   async stop() {
     const cancelled = this.#cancelWaiting();
+    const abandoned = this.#abandonLoads();
     const { stopped } = await this.#request("stop");
-    return { stopped: stopped || cancelled };
+    return { stopped: stopped || cancelled || abandoned };
+  }
+
+  /**
+   * Ends loads for whoever waits for them: the worker may be too busy starting to hear of it now.
+   * True if there were any.
+   */
+  #abandonLoads() {
+    const loads = [...this.#pending.values()].filter(({ isLoad }) => isLoad);
+    for (const load of loads) {
+      load.reject(new OctavoError("request.cancelled", "Loading was stopped."));
+      load.isLoad = false;
+      load.onEvent = undefined;
+      load.reject = () => {};
+      // If it had ended already, its model goes, unless another load takes its place anyway.
+      load.resolve = () => this.#loads.size || this.unload().catch(() => {});
+    }
+    return loads.length > 0;
   }
 
   /**
@@ -284,7 +303,7 @@ export class Octavo {
     return new Promise((resolve, reject) => {
       if (this.#closed) throw new OctavoError("request.cancelled", "The client was closed.");
       if (!this.#worker) this.#start(); // after a crash
-      this.#pending.set(id, { resolve, reject, onEvent });
+      this.#pending.set(id, { resolve, reject, onEvent, isLoad: kind === "load" });
       try {
         this.#worker?.postMessage({ id, kind, ...fields });
       } catch (error) {

@@ -184,6 +184,26 @@ def test_a_corrupt_cached_shard_is_fetched_again(open_chat: Open, server: Static
     ]
 
 
+def test_a_load_ends_at_once_while_the_worker_is_busy_starting(open_chat: Open) -> None:
+    """And what the worker had loaded by then is not kept."""
+    chat = open_chat(f"{TINY}&device=cpu").wait_for("ready")
+    order, state = chat.page.evaluate(
+        """async () => {
+          const {Octavo} = await import('./client.mjs');
+          const client = new Octavo();
+          const order = [];
+          const load = client.load({model: 'models/tiny/manifest.json', device: 'cpu'});
+          load.catch((error) => order.push(error.code));
+          await client.stop().then(() => order.push('stop'));
+          const {state} = await client.status();
+          client.close();
+          return [order, state];
+        }"""
+    )
+    assert order == ["request.cancelled", "stop"]
+    assert state == "empty"
+
+
 def test_cancelling_a_load_and_loading_again(open_chat: Open) -> None:
     chat = open_chat(f"{TINY}&device=cpu").wait_for("ready")
     outcome = chat.page.evaluate(
