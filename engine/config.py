@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -13,6 +14,7 @@ Activations = Literal["auto", "f32", "q16", "q8"]
 DEFAULT_CONTEXT = 2048  # tokens
 MAX_STOPS = 16
 MAX_STOP = 1024  # characters
+MAX_ID = 2**53 - 1  # JavaScript's largest whole number
 
 
 @dataclass(frozen=True)
@@ -95,16 +97,21 @@ def check_messages(message: Mapping[str, Any]) -> list[dict[str, str]]:
             raise _invalid("messages", "a list of {role, content}, both texts", entry)
     if not messages or not messages[-1]["content"].strip():
         raise OctavoError("prompt.empty", hint="Type a message first.")
-    return messages
+    return [{"role": entry["role"], "content": entry["content"]} for entry in messages]
 
 
 def check_handle(message: Mapping[str, Any]) -> int:
     """The ``continues`` of a request: the handle of an earlier answer."""
-    return _integer(message, "continues", 0, 0, 1 << 53)
+    return _integer(message, "continues", 0, 0, MAX_ID)
+
+
+def check_target(message: Mapping[str, Any]) -> int | None:
+    """The ``target`` of a ``stop`` request: the id of another, or None for whatever runs."""
+    return _optional(message, "target", 0, MAX_ID)
 
 
 def _invalid(field: str, wanted: str, got: object) -> OctavoError:
-    return OctavoError("request.invalid", f"{field} should be {wanted}, not {str(got)[:60]!r}.")
+    return OctavoError("request.invalid", f"{field} should be {wanted}, not {reprlib.repr(got)}.")
 
 
 def _is_number(value: object) -> bool:
@@ -129,14 +136,18 @@ def _temperature(message: Mapping[str, Any]) -> float:
 
 
 def _text(message: Mapping[str, Any], field: str, default: str) -> str:
-    value = message.get(field) or default
+    value = message.get(field)
+    if value is None or value == "":
+        return default
     if not isinstance(value, str):
         raise _invalid(field, "a text", value)
     return value
 
 
 def _one_of(message: Mapping[str, Any], field: str, choices: tuple[str, ...]) -> str:
-    value = message.get(field) or choices[0]
+    value = message.get(field)
+    if value is None or value == "":
+        return choices[0]
     if value not in choices:
         raise _invalid(field, f"one of {', '.join(choices)}", value)
     return str(value)

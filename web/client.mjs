@@ -140,7 +140,7 @@ export class Octavo {
    */
   load(options = {}, onProgress) {
     const fields = { ...this.#defaults, ...options };
-    if (fields.model) fields.model = absolute(fields.model);
+    if (typeof fields.model === "string" && fields.model) fields.model = absolute(fields.model);
     const loading = this.#request("load", fields, onProgress).then((result) => {
       this.#modelName = result.model.name;
       return result;
@@ -258,7 +258,7 @@ export class Octavo {
       if (!this.#worker) this.#start(); // after a crash
       this.#pending.set(id, { resolve, reject, onEvent });
       try {
-        this.#worker?.postMessage({ id, kind, ...fields });
+        this.#worker?.postMessage({ ...fields, id, kind });
       } catch (error) {
         this.#pending.delete(id);
         throw new OctavoError("request.invalid", `The request cannot be sent: ${error}`);

@@ -1,8 +1,10 @@
 /**
  * The whole protocol between a page and the worker.
  *
- * The page sends a Request with an id of its choice. Replies carry the same id: zero or more
- * `progress` or `delta`, then exactly one `result` or `error`. Messages are plain JSON values.
+ * The page sends a Request with an id of its choice, a whole number that no request under way has.
+ * Replies carry the same id: zero or more `progress` or `delta`, then exactly one `result` or
+ * `error`. Messages are plain JSON values. What has no such id is answered by an error with the id
+ * -1, what has that of a request under way by an error that does not end the earlier one.
  *
  * | kind     | result value       | what it does                                              |
  * |----------|--------------------|-----------------------------------------------------------|
@@ -163,6 +165,14 @@
 export const REQUEST_KINDS = Object.freeze(
   /** @type {const} */ (["load", "generate", "stop", "reset", "status", "unload", "measure"]),
 );
+
+/** The id of an error that answers a message without one. */
+export const NO_ID = -1;
+
+/** @param {unknown} value */
+export function isId(value) {
+  return Number.isSafeInteger(value) && /** @type {number} */ (value) >= 0;
+}
 
 /**
  * @param {number} id

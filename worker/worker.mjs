@@ -7,7 +7,7 @@
  */
 
 import { Gpu } from "./gpu.mjs";
-import { errorReply, resultReply } from "./protocol.mjs";
+import { NO_ID, errorReply, isId, resultReply } from "./protocol.mjs";
 import { Remote } from "./remote.mjs";
 import { ShardStore, checkSecure } from "./shards.mjs";
 
@@ -15,7 +15,7 @@ import { ShardStore, checkSecure } from "./shards.mjs";
  * @typedef {import("./protocol.mjs").Request} Request
  * @typedef {import("./protocol.mjs").Reply} Reply
  * @typedef {import("./protocol.mjs").LoadRequest} LoadRequest
- * @typedef {(json: string) => void} Entry
+ * @typedef {(json: string, id: number) => void} Entry
  * @typedef {{encode(text: string): Promise<Int32Array>, dispose(): void}} Encoder
  */
 
@@ -44,9 +44,10 @@ boot().then(start, fail);
 
 /** @param {Request} request */
 function receive(request) {
-  if (!Number.isInteger(request?.id)) {
-    return reply(errorReply(-1, "request.invalid", "A request needs a whole number as its id."));
+  if (!isId(request?.id) || Array.isArray(request)) {
+    return reply(errorReply(NO_ID, "request.invalid", "A request needs a whole number as its id."));
   }
+  if (open.has(request.id)) return refuse(request.id); // it stays with the earlier one
   open.add(request.id);
   if (bootError) return reply(bootFailure(request.id));
   if (request.kind === "load" && !accept(request)) return;
@@ -55,6 +56,11 @@ function receive(request) {
   const isFirst = !queue.some(({ kind }) => kind === "load");
   queue.push(request);
   if (request.kind === "load" && isFirst) prepare(request);
+}
+
+/** @param {number} id of a request that is under way, which this error does not end */
+function refuse(id) {
+  self.postMessage(errorReply(id, "request.invalid", `The request ${id} is still under way.`));
 }
 
 /**
@@ -80,8 +86,15 @@ function accept(load) {
  * @param {Request} request
  */
 function deliver(request) {
+  let json;
   try {
-    handle?.(JSON.stringify(request));
+    json = JSON.stringify(request);
+  } catch (error) {
+    const problem = `A request should be JSON: ${reasonOf(error)}`;
+    return reply(errorReply(request.id, "request.invalid", problem));
+  }
+  try {
+    handle?.(json, request.id);
   } catch (error) {
     console.error(error);
     if (open.has(request.id)) reply(errorReply(request.id, "internal", reasonOf(error)));
@@ -122,8 +135,9 @@ function answerEarly(request) {
       reply(resultReply(request.id, earlyStatus()));
       return true;
     case "stop":
+      if (request.target != null && !isId(request.target)) return false; // Python says why
       reply(resultReply(request.id, { stopped: cancelQueued(({ id, kind }) =>
-        request.target === undefined ? kind === "load" || kind === "generate"
+        request.target == null ? kind === "load" || kind === "generate"
           : id === request.target) }));
       return true;
     case "reset":

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.worker import Worker
+from engine.worker import NO_ID, Worker
 from tests.conftest import ROOT
 from tests.native import NativeHost
 
@@ -97,6 +97,10 @@ def test_load_generate_status_unload() -> None:
         ("load", {"device": "abacus"}, "request.invalid"),
         ("load", {"context": 3}, "request.invalid"),
         ("load", {"model": 5}, "request.invalid"),
+        ("load", {"model": 0}, "request.invalid"),
+        ("load", {"device": False}, "request.invalid"),
+        ("load", {"activations": []}, "request.invalid"),
+        ("stop", {"target": True}, "request.invalid"),
         ("measure", {"prefill": "many"}, "request.invalid"),
         ("measure", {"prefill": 5, "context": 500, "steps": 20}, "request.invalid"),
     ],
@@ -119,10 +123,8 @@ def test_messages_that_are_none(text: str) -> None:
     async def run() -> None:
         client = Client()
         client.worker.handle(text)
-        error = (await client.ended(json.loads(text).get("id") if '"id"' in text else None))[
-            "error"
-        ]
-        assert error["code"] in ("request.invalid", "internal")
+        error = (await client.ended(NO_ID))["error"]
+        assert error["code"] == "request.invalid"
         assert (await client.ask("status"))["value"] == {"state": "empty"}
 
     asyncio.run(run())
