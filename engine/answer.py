@@ -21,7 +21,6 @@ from engine.tokenizer.decoder import StreamDecoder
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Stopped = Callable[[], bool]
-LONGEST_CHARACTER = 4  # tokens, if each is a byte
 
 
 @dataclass(frozen=True)
@@ -106,9 +105,14 @@ class Run:
         self._session = session
         self._scheduler = scheduler
 
-    def follow(self, ids: list[int]) -> None:
-        """The answer continues ``ids``, which may end within a character."""
-        self._decoder.push(ids[-LONGEST_CHARACTER:])
+    @property
+    def rest(self) -> bytes:
+        """Of a character that was cut, and that a continuation says whole."""
+        return self._decoder.rest
+
+    def follow(self, rest: bytes) -> None:
+        """The answer continues one that ended with this ``rest``."""
+        self._decoder.follow(rest)
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one, ``answer`` is complete.
@@ -168,7 +172,9 @@ class Run:
         # Bursts that were in flight beyond the end do not count.
         answer.decode_seconds = self._last_token - started - answer.first_token_seconds
         answer.host_seconds = self._now() - started - self._waited
-        tail = self._stops.push(self._decoder.flush()) + self._stops.flush()
+        # A character that was cut is said whole by a continuation, and shown as broken if none can be.
+        broken = self._decoder.flush() if answer.finish_reason == "stop" else ""
+        tail = self._stops.push(broken) + self._stops.flush()
         answer.text += tail
         if tail:
             yield Delta(tail, len(answer.ids))

@@ -42,6 +42,14 @@ class _Ready:
         return cls(model, scheduler)
 
 
+@dataclass(frozen=True)
+class _Unfinished:
+    """What a continuation goes on from: all tokens, and the bytes of a character that was cut."""
+
+    ids: list[int]
+    rest: bytes
+
+
 @dataclass(eq=False)
 class _Request:
     """An answer under way, by the ``key`` that its asker knows it by."""
@@ -64,8 +72,8 @@ class Engine:
         self._changing = asyncio.Lock()
         self._healing = asyncio.Lock()
         self._requests: list[_Request] = []
-        # All tokens of answers that ended before the model did, by key, the latest last.
-        self._unfinished: OrderedDict[int, list[int]] = OrderedDict()
+        # Answers that ended before the model did, by key, the latest last.
+        self._unfinished: OrderedDict[int, _Unfinished] = OrderedDict()
         self._measuring = False
         self._watchers: list[asyncio.Future[None]] = []  # of ends and stops
 
@@ -150,9 +158,9 @@ class Engine:
         async def so_far(_: LoadedModel) -> list[int]:
             if earlier not in self._unfinished:
                 raise OctavoError("request.invalid", f"There is no answer {earlier} to continue.")
-            return self._unfinished[earlier]
+            return self._unfinished[earlier].ids
 
-        return self._answer(so_far, config, key, continues=True)
+        return self._answer(so_far, config, key, earlier)
 
     def complete(
         self, ids: list[int], config: GenerateConfig, key: int | None = None
@@ -169,7 +177,7 @@ class Engine:
         prompt: Callable[[LoadedModel], Awaitable[list[int]]],
         config: GenerateConfig,
         key: int | None,
-        continues: bool = False,
+        earlier: int | None = None,
     ) -> AsyncGenerator[Delta | Answer, None]:
         request, ready = await self._begin(key)
         try:
@@ -184,8 +192,8 @@ class Engine:
                     "Start a new conversation or shorten the message.",
                 )
             run = self._run(ready, config, ready.model.special.eos)
-            if continues:
-                run.follow(ids)
+            if earlier is not None:
+                run.follow(self._unfinished[earlier].rest)
             healed = False
             while True:
                 try:
@@ -210,7 +218,7 @@ class Engine:
             if key is not None:
                 self._unfinished.pop(key, None)  # of an earlier answer with the same key
             if key is not None and run.answer.finish_reason != "stop":
-                self._unfinished[key] = ids + run.answer.ids
+                self._unfinished[key] = _Unfinished(ids + run.answer.ids, run.rest)
                 while len(self._unfinished) > MOST_UNFINISHED:
                     self._unfinished.popitem(last=False)
         finally:
