@@ -81,7 +81,10 @@ def test_flush_gives_what_is_left_and_starts_anew() -> None:
     assert decoder.flush() == ""
 
 
-@given(st.binary(max_size=32), st.integers(0, 32))
+@given(
+    st.sampled_from(TEXTS).map(str.encode) | st.text(max_size=6).map(str.encode) | st.binary(),
+    st.integers(0, 32),
+)
 def test_a_text_that_follows_another_brings_its_cut_character(data: bytes, cut: int) -> None:
     first, second = StreamDecoder(BYTES), StreamDecoder(BYTES)
     text = first.push(data[:cut])
