@@ -172,7 +172,7 @@ class Run:
         # Bursts that were in flight beyond the end do not count.
         answer.decode_seconds = self._last_token - started - answer.first_token_seconds
         answer.host_seconds = self._now() - started - self._waited
-        # Of a character that was cut a continuation says the whole; only a final end shows it broken.
+        # A character that was cut comes whole with a continuation; a final end shows it broken.
         broken = self._decoder.flush() if answer.finish_reason == "stop" else ""
         tail = self._stops.push(broken) + self._stops.flush()
         answer.text += tail

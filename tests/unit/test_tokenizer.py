@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.chat import ChatTemplate
@@ -162,6 +162,7 @@ SIZES = st.lists(st.integers(0, 5), max_size=6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)
 @given(data=st.data(), sizes=SIZES)
 def test_any_tokens_streamed_say_what_the_tokenizer_says_at_once(
     kind: str, data: st.DataObject, sizes: list[int]
@@ -172,6 +173,7 @@ def test_any_tokens_streamed_say_what_the_tokenizer_says_at_once(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)
 @given(
     text=st.sampled_from(HOSTILE)
     | st.lists(st.sampled_from("".join(HOSTILE)), max_size=20).map("".join)
