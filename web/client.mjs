@@ -268,9 +268,14 @@ export class Octavo {
 
   /** @param {import("../worker/protocol.mjs").Reply} reply */
   #receive(reply) {
+    if (reply.kind === "deltas") {
+      for (const delta of reply.deltas) this.#pending.get(delta.id)?.onEvent?.(delta);
+      this.#worker?.postMessage({ kind: "taken" });
+      return;
+    }
     const pending = this.#pending.get(reply.id);
     if (!pending) return;
-    if (reply.kind === "progress" || reply.kind === "delta") return pending.onEvent?.(reply);
+    if (reply.kind === "progress") return pending.onEvent?.(reply);
     this.#pending.delete(reply.id);
     if (reply.kind === "result") return pending.resolve(reply.value);
     const { code, message, hint } = reply.error;

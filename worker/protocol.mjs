@@ -6,6 +6,10 @@
  * `error`. Messages are plain JSON values. What has no such id is answered by an error with the id
  * -1, what has that of a request under way by an error that does not end the earlier one.
  *
+ * The `delta`s of all answers come together in `deltas` messages, one in 16 ms at most and one more
+ * at each answer's end. For each the page sends `{kind: "taken"}`, which has no id and no reply; the
+ * next comes only then, with all text that there is by then (an answer's end does not wait for it).
+ *
  * | kind     | result value       | what it does                                              |
  * |----------|--------------------|-----------------------------------------------------------|
  * | load     | LoadResult         | fetches a model, prepares the device; ends a loaded one   |
@@ -61,6 +65,7 @@
  *
  * @typedef {MeasureSizes & {id: number, kind: "measure"}} MeasureRequest
  * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | MeasureRequest} Request
+ * @typedef {{kind: "taken"}} Taken
  */
 
 /**
@@ -78,7 +83,8 @@
  * @typedef {{id: number, kind: "result", value: any}} Result
  * @typedef {{code: string, message: string, hint: string}} WireError codes: engine/errors.py
  * @typedef {{id: number, kind: "error", error: WireError}} ErrorReply
- * @typedef {Progress | Delta | Result | ErrorReply} Reply
+ * @typedef {{kind: "deltas", deltas: Delta[]}} Deltas at most one of each answer
+ * @typedef {Progress | Deltas | Result | ErrorReply} Reply
  */
 
 /**

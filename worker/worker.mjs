@@ -7,6 +7,7 @@
  */
 
 import { Gpu } from "./gpu.mjs";
+import { Outbox } from "./outbox.mjs";
 import { NO_ID, errorReply, isId, resultReply } from "./protocol.mjs";
 import { Remote } from "./remote.mjs";
 import { ShardStore, checkSecure } from "./shards.mjs";
@@ -14,6 +15,8 @@ import { ShardStore, checkSecure } from "./shards.mjs";
 /**
  * @typedef {import("./protocol.mjs").Request} Request
  * @typedef {import("./protocol.mjs").Reply} Reply
+ * @typedef {import("./protocol.mjs").Delta} Delta
+ * @typedef {import("./protocol.mjs").Taken} Taken
  * @typedef {import("./protocol.mjs").LoadRequest} LoadRequest
  * @typedef {(json: string, id: number) => void} Entry
  * @typedef {{encode(text: string): Promise<Int32Array>, dispose(): void}} Encoder
@@ -25,6 +28,7 @@ const TOKENIZER_URL = new URL("./tokenizer.mjs", import.meta.url);
 const BOOT_STEPS = 3;
 
 const shards = new ShardStore(CATALOGUE_URL);
+const outbox = new Outbox((message) => self.postMessage(message));
 
 /** Requests that wait for Python. @type {Request[]} */
 let queue = [];
@@ -42,8 +46,9 @@ let bootStep = 0;
 globalThis.onmessage = ({ data }) => receive(data);
 boot().then(start, fail);
 
-/** @param {Request} request */
+/** @param {Request | Taken} request */
 function receive(request) {
+  if (request?.kind === "taken") return outbox.taken();
   if (!isId(request?.id) || Array.isArray(request)) {
     return reply(errorReply(NO_ID, "request.invalid", "A request needs a whole number as its id."));
   }
@@ -105,23 +110,23 @@ function deliver(request) {
  * What Python says goes to the page, except that a load which failed because the server has
  * another version of the model by now begins anew.
  *
- * @param {Reply} message
+ * @param {Reply | Delta} message
  */
 function pass(message) {
-  const load = repeatable.get(message.id);
   const isShardError = message.kind === "error" && message.error.code.startsWith("shard.");
-  if (!load || !isShardError || !shards.replaced) return reply(message);
+  const load = isShardError && repeatable.get(message.id);
+  if (!load || !shards.replaced) return reply(message);
   repeatable.delete(load.id);
   deliver(load);
 }
 
-/** @param {Reply} message */
+/** @param {Reply | Delta} message */
 function reply(message) {
   if (message.kind === "result" || message.kind === "error") {
     open.delete(message.id);
     repeatable.delete(message.id);
   }
-  self.postMessage(message);
+  outbox.send(message);
 }
 
 /**
