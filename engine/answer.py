@@ -30,7 +30,6 @@ FinishReason = Literal["stop", "length", "cancelled"]
 Stopped = Callable[[], bool]
 T = TypeVar("T")
 NO_LIMIT = 1 << 40  # tokens
-LONGEST_CHARACTER = 4  # tokens, if each is a byte
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,16 @@ class Run:
         """The sequence; it has blocks while it computes."""
         return self._session
 
-    def follow(self, earlier: list[int]) -> None:
-        """The answer continues an ``earlier`` one, which ends its prompt, and may end within a
-        character."""
+    @property
+    def rest(self) -> bytes:
+        """Of a character that was cut, and that a continuation says whole."""
+        return self._decoder.rest
+
+    def follow(self, earlier: list[int], rest: bytes) -> None:
+        """The answer continues an ``earlier`` one, which ends its prompt, and which ended with
+        this ``rest``."""
         self._earlier = earlier
-        self._decoder.push(earlier[-LONGEST_CHARACTER:])
+        self._decoder.follow(rest)
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one, ``answer`` is complete.
@@ -231,7 +235,9 @@ class Run:
         # Bursts that were in flight beyond the end do not count.
         answer.decode_seconds = self._last_token - started - answer.first_token_seconds
         answer.host_seconds = self._now() - started - self._waited
-        thought, text = self._split(self._decoder.flush())
+        # A character that was cut comes whole with a continuation; a final end shows it broken.
+        broken = self._decoder.flush() if answer.finish_reason == "stop" else ""
+        thought, text = self._split(broken)
         rest, tail = self._reasoning.flush()
         text += self._stops.push(tail) + self._stops.flush()
         for delta in self._told(thought + rest, text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -20,6 +21,7 @@ MAX_SCHEMA = 1 << 16  # characters
 MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP = 1024  # characters
+MAX_ID = 2**53 - 1  # JavaScript's largest whole number
 
 
 @dataclass(frozen=True)
@@ -133,11 +135,16 @@ class MeasureConfig:
 
 def check_handle(message: Mapping[str, Any]) -> int:
     """The ``continues`` of a request: the handle of an earlier answer."""
-    return _integer(message, "continues", 0, 0, 1 << 53)
+    return _integer(message, "continues", 0, 0, MAX_ID)
+
+
+def check_target(message: Mapping[str, Any]) -> int | None:
+    """The ``target`` of a ``stop`` request: the id of another, or None for whatever runs."""
+    return _optional(message, "target", 0, MAX_ID)
 
 
 def _invalid(field: str, wanted: str, got: object) -> OctavoError:
-    return OctavoError("request.invalid", f"{field} should be {wanted}, not {str(got)[:60]!r}.")
+    return OctavoError("request.invalid", f"{field} should be {wanted}, not {reprlib.repr(got)}.")
 
 
 def _is_number(value: object) -> bool:
@@ -208,14 +215,18 @@ def _number(
 
 
 def _text(message: Mapping[str, Any], field: str, default: str) -> str:
-    value = message.get(field) or default
+    value = message.get(field)
+    if value is None or value == "":
+        return default
     if not isinstance(value, str):
         raise _invalid(field, "a text", value)
     return value
 
 
 def _one_of(message: Mapping[str, Any], field: str, choices: tuple[str, ...]) -> str:
-    value = message.get(field) or choices[0]
+    value = message.get(field)
+    if value is None or value == "":
+        return choices[0]
     if value not in choices:
         raise _invalid(field, f"one of {', '.join(choices)}", value)
     return str(value)

@@ -201,7 +201,7 @@ class Engine:
             run = self._run(ready, config, ready.model.special.eos, reasoning)
             request.run = run
             if begin.answered:
-                run.follow(ids[-begin.answered :])
+                run.follow(ids[-begin.answered :], begin.rest)
             healed = False
             while True:
                 try:
@@ -223,9 +223,12 @@ class Engine:
                     healed = True
                     ready = await self._heal(ready)
                     run.move(ready.model, Session(ready.model.pool), ready.scheduler)
+            if key is not None:
+                self._unfinished.pop(key, None)  # of an earlier answer with the same key
             if key is not None and run.answer.finish_reason != "stop":
                 answered = begin.answered + len(run.answer.ids)
-                self._unfinished[key] = Prompt(ids + run.answer.ids, reasoning, answered)
+                so_far = ids + run.answer.ids
+                self._unfinished[key] = Prompt(so_far, reasoning, answered, run.rest)
                 while len(self._unfinished) > MOST_UNFINISHED:
                     self._unfinished.popitem(last=False)
         finally:

@@ -33,11 +33,12 @@ THINK_TAGS = {THINK_OPEN, THINK_CLOSE}
 @dataclass(frozen=True)
 class Prompt:
     """Token ids, and where the text after them stands; the last ``answered`` ids are the beginning
-    of an answer that goes on."""
+    of an answer that goes on, which ended with ``rest``, bytes of a character that was cut."""
 
     ids: list[int]
     reasoning: Reasoning = field(default_factory=Reasoning)
     answered: int = 0
+    rest: bytes = b""
 
 
 class Prompts:

@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import reprlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from engine.answer import Delta
 from engine.browser import BrowserHost
-from engine.config import GenerateConfig, LoadConfig, MeasureConfig, check_handle
+from engine.config import (
+    MAX_ID,
+    GenerateConfig,
+    LoadConfig,
+    MeasureConfig,
+    check_handle,
+    check_target,
+)
 from engine.engine import Engine, describe
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
@@ -20,6 +28,7 @@ from engine.tuning import choose
 
 Message = Mapping[str, Any]
 Handler = Callable[[int, Message], Awaitable[Any]]
+NO_ID = -1  # of the error that answers a message without a usable id
 
 
 class Worker:
@@ -30,6 +39,7 @@ class Worker:
         self._post = post
         self._engine = Engine(host)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._open: set[int] = set()  # ids that have no final reply yet
         self._stoppable: dict[int, int | None] = {}  # ids under way: the engine's key of each
         self._handlers: dict[str, Handler] = {
             "load": self._load,
@@ -41,35 +51,45 @@ class Worker:
             "measure": self._measure,
         }
 
-    def handle(self, text: str) -> None:
-        """Start to answer one request; returns at once."""
-        task = asyncio.ensure_future(self._answer(text))
+    def handle(self, text: str, known_id: int = NO_ID) -> None:
+        """Start to answer one request; returns at once. A text that cannot be read is answered
+        under ``known_id``."""
+        task = asyncio.ensure_future(self._answer(text, known_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, text: str) -> None:
-        id: Any = None
+    async def _answer(self, text: str, known_id: int) -> None:
         try:
-            message = json.loads(text)
-            if not isinstance(message, dict):
-                raise OctavoError("request.invalid", "A request should be an object.")
-            id = message.get("id")
-            if not isinstance(id, int) or isinstance(id, bool):
-                raise OctavoError("request.invalid", "A request needs a number as its id.")
-            handler = self._handlers.get(str(message.get("kind")))
+            message = _parse(text)
+            id = _id_of(message)
+        except OctavoError as error:
+            self._reply(known_id, "error", error=error.to_wire())
+            return
+        if id in self._open:  # its id stays with the earlier one
+            failure = OctavoError("request.invalid", f"The request {id} is still under way.")
+            self._reply(id, "error", error=failure.to_wire())
+            return
+        self._open.add(id)
+        kind, content = await self._outcome(id, message)
+        self._open.remove(id)
+        self._reply(id, kind, **content)
+
+    async def _outcome(self, id: int, message: Message) -> tuple[str, dict[str, Any]]:
+        """The final reply's kind and content."""
+        try:
+            kind = message.get("kind")
+            handler = self._handlers.get(kind) if isinstance(kind, str) else None
             if not handler:
                 known = ", ".join(self._handlers)
-                raise OctavoError(
-                    "request.unknown", f"{str(message.get('kind'))[:60]!r} is none of {known}."
-                )
-            self._reply(id, "result", value=await handler(id, message))
+                raise OctavoError("request.unknown", f"{reprlib.repr(kind)} is none of {known}.")
+            return "result", {"value": await handler(id, message)}
         except Exception as error:
             failure = as_octavo_error(error)
             if failure.code == "gpu.lost":
                 await self._engine.unload()  # its buffers are gone; a new load takes a new device
-            self._reply(id, "error", error=failure.to_wire())
+            return "error", {"error": failure.to_wire()}
 
-    def _reply(self, id: Any, kind: str, **content: Any) -> None:
+    def _reply(self, id: int, kind: str, **content: Any) -> None:
         self._post(json.dumps({"id": id, "kind": kind, **content}))
 
     async def _load(self, id: int, message: Message) -> dict[str, Any]:
@@ -112,10 +132,10 @@ class Worker:
             del self._stoppable[id]
 
     async def _stop(self, id: int, message: Message) -> dict[str, Any]:
-        target = message.get("target")
+        target = check_target(message)
         if target is None:
             return {"stopped": self._engine.stop()}
-        if not isinstance(target, int) or target not in self._stoppable:
+        if target not in self._stoppable:
             return {"stopped": False}
         return {"stopped": self._engine.stop(self._stoppable[target])}
 
@@ -134,6 +154,23 @@ class Worker:
         return self._engine.status()
 
 
-def start(js: Any) -> Callable[[str], None]:
+def _parse(text: str) -> Message:
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OctavoError("request.invalid", f"A request should be JSON: {error}.") from error
+    if not isinstance(message, dict):
+        raise OctavoError("request.invalid", "A request should be an object.")
+    return message
+
+
+def _id_of(message: Message) -> int:
+    id = message.get("id")
+    if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id <= MAX_ID:
+        raise OctavoError("request.invalid", "A request needs a whole number as its id.")
+    return id
+
+
+def start(js: Any) -> Callable[[str, int], None]:
     """Called once by worker.mjs with its host object; returns the function that takes requests."""
     return Worker(BrowserHost(js), js.post).handle

@@ -169,7 +169,7 @@ export class Octavo {
    */
   load(options = {}, onProgress) {
     const fields = { ...this.#defaults, ...options };
-    if (fields.model) fields.model = absolute(fields.model);
+    if (typeof fields.model === "string" && fields.model) fields.model = absolute(fields.model);
     const loading = this.#request("load", fields, onProgress).then((result) => {
       this.#modelName = result.model.name;
       return result;
@@ -305,7 +305,7 @@ export class Octavo {
       if (!this.#worker) this.#start(); // after a crash
       this.#pending.set(id, { resolve, reject, onEvent, isLoad: kind === "load" });
       try {
-        this.#worker?.postMessage({ id, kind, ...fields });
+        this.#worker?.postMessage({ ...fields, id, kind });
       } catch (error) {
         this.#pending.delete(id);
         throw new OctavoError("request.invalid", `The request cannot be sent: ${error}`);
@@ -315,9 +315,14 @@ export class Octavo {
 
   /** @param {import("../worker/protocol.mjs").Reply} reply */
   #receive(reply) {
+    if (reply.kind === "deltas") {
+      for (const delta of reply.deltas) this.#pending.get(delta.id)?.onEvent?.(delta);
+      this.#worker?.postMessage({ kind: "taken" });
+      return;
+    }
     const pending = this.#pending.get(reply.id);
     if (!pending) return;
-    if (reply.kind !== "result" && reply.kind !== "error") return pending.onEvent?.(reply);
+    if (reply.kind === "progress") return pending.onEvent?.(reply);
     this.#pending.delete(reply.id);
     if (reply.kind === "result") return pending.resolve(reply.value);
     const { code, message, hint } = reply.error;

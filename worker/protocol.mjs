@@ -1,9 +1,16 @@
 /**
  * The whole protocol between a page and the worker.
  *
- * The page sends a Request with an id of its choice. Replies carry the same id: zero or more
- * `progress`, `delta` or `reasoning`, then exactly one `result` or `error`. Messages are plain JSON
- * values.
+ * The page sends a Request with an id of its choice, a whole number that no request under way has.
+ * Replies carry the same id: zero or more `progress`, `delta` or `reasoning`, then exactly one
+ * `result` or `error`. Messages are plain JSON values. What has no such id is answered by an error
+ * with the id -1, what has that of a request under way by an error that does not end the earlier
+ * one.
+ *
+ * The `delta`s and `reasoning`s of all answers come together in `deltas` messages, one in 16 ms at
+ * most and one more at each answer's end. For each the page sends `{kind: "taken"}`, which has no id
+ * and no reply; the next comes only then, with all text that there is by then (an answer's end does
+ * not wait for it).
  *
  * | kind     | result value       | what it does                                              |
  * |----------|--------------------|-----------------------------------------------------------|
@@ -95,6 +102,7 @@
  *
  * @typedef {MeasureSizes & Sampling & {id: number, kind: "measure"}} MeasureRequest
  * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | MeasureRequest} Request
+ * @typedef {{kind: "taken"}} Taken
  */
 
 /**
@@ -117,7 +125,8 @@
  * @typedef {{id: number, kind: "result", value: any}} Result
  * @typedef {{code: string, message: string, hint: string}} WireError codes: engine/errors.py
  * @typedef {{id: number, kind: "error", error: WireError}} ErrorReply
- * @typedef {Progress | Delta | Result | ErrorReply} Reply
+ * @typedef {{kind: "deltas", deltas: Delta[]}} Deltas at most one of each kind of an answer
+ * @typedef {Progress | Deltas | Result | ErrorReply} Reply
  */
 
 /**
@@ -218,6 +227,14 @@
 export const REQUEST_KINDS = Object.freeze(
   /** @type {const} */ (["load", "generate", "stop", "reset", "status", "unload", "measure"]),
 );
+
+/** The id of an error that answers a message without one. */
+export const NO_ID = -1;
+
+/** @param {unknown} value */
+export function isId(value) {
+  return Number.isSafeInteger(value) && /** @type {number} */ (value) >= 0;
+}
 
 /**
  * @param {number} id

@@ -7,16 +7,19 @@
  */
 
 import { Gpu } from "./gpu.mjs";
-import { errorReply, resultReply } from "./protocol.mjs";
 import { Grammars } from "./grammars.mjs";
+import { Outbox } from "./outbox.mjs";
+import { NO_ID, errorReply, isId, resultReply } from "./protocol.mjs";
 import { Remote } from "./remote.mjs";
 import { ShardStore, checkSecure } from "./shards.mjs";
 
 /**
  * @typedef {import("./protocol.mjs").Request} Request
  * @typedef {import("./protocol.mjs").Reply} Reply
+ * @typedef {import("./protocol.mjs").Delta} Delta
+ * @typedef {import("./protocol.mjs").Taken} Taken
  * @typedef {import("./protocol.mjs").LoadRequest} LoadRequest
- * @typedef {(json: string) => void} Entry
+ * @typedef {(json: string, id: number) => void} Entry
  * @typedef {{encode(text: string): Promise<Int32Array>, dispose(): void}} Encoder
  */
 
@@ -26,6 +29,7 @@ const TOKENIZER_URL = new URL("./tokenizer.mjs", import.meta.url);
 const BOOT_STEPS = 3;
 
 const shards = new ShardStore(CATALOGUE_URL);
+const outbox = new Outbox((message) => self.postMessage(message));
 
 /** Requests that wait for Python. @type {Request[]} */
 let queue = [];
@@ -43,11 +47,13 @@ let bootStep = 0;
 globalThis.onmessage = ({ data }) => receive(data);
 boot().then(start, fail);
 
-/** @param {Request} request */
+/** @param {Request | Taken} request */
 function receive(request) {
-  if (!Number.isInteger(request?.id)) {
-    return reply(errorReply(-1, "request.invalid", "A request needs a whole number as its id."));
+  if (request?.kind === "taken") return outbox.taken();
+  if (!isId(request?.id) || Array.isArray(request)) {
+    return reply(errorReply(NO_ID, "request.invalid", "A request needs a whole number as its id."));
   }
+  if (open.has(request.id)) return refuse(request.id); // it stays with the earlier one
   open.add(request.id);
   if (bootError) return reply(bootFailure(request.id));
   if (request.kind === "load" && !accept(request)) return;
@@ -56,6 +62,11 @@ function receive(request) {
   const isFirst = !queue.some(({ kind }) => kind === "load");
   queue.push(request);
   if (request.kind === "load" && isFirst) prepare(request);
+}
+
+/** @param {number} id of a request that is under way, which this error does not end */
+function refuse(id) {
+  self.postMessage(errorReply(id, "request.invalid", `The request ${id} is still under way.`));
 }
 
 /**
@@ -81,8 +92,15 @@ function accept(load) {
  * @param {Request} request
  */
 function deliver(request) {
+  let json;
   try {
-    handle?.(JSON.stringify(request));
+    json = JSON.stringify(request);
+  } catch (error) {
+    const problem = `A request should be JSON: ${reasonOf(error)}`;
+    return reply(errorReply(request.id, "request.invalid", problem));
+  }
+  try {
+    handle?.(json, request.id);
   } catch (error) {
     console.error(error);
     if (open.has(request.id)) reply(errorReply(request.id, "internal", reasonOf(error)));
@@ -93,23 +111,23 @@ function deliver(request) {
  * What Python says goes to the page, except that a load which failed because the server has
  * another version of the model by now begins anew.
  *
- * @param {Reply} message
+ * @param {Reply | Delta} message
  */
 function pass(message) {
-  const load = repeatable.get(message.id);
   const isShardError = message.kind === "error" && message.error.code.startsWith("shard.");
-  if (!load || !isShardError || !shards.replaced) return reply(message);
+  const load = isShardError && repeatable.get(message.id);
+  if (!load || !shards.replaced) return reply(message);
   repeatable.delete(load.id);
   deliver(load);
 }
 
-/** @param {Reply} message */
+/** @param {Reply | Delta} message */
 function reply(message) {
   if (message.kind === "result" || message.kind === "error") {
     open.delete(message.id);
     repeatable.delete(message.id);
   }
-  self.postMessage(message);
+  outbox.send(message);
 }
 
 /**
@@ -123,8 +141,9 @@ function answerEarly(request) {
       reply(resultReply(request.id, earlyStatus()));
       return true;
     case "stop":
+      if (request.target != null && !isId(request.target)) return false; // Python says why
       reply(resultReply(request.id, { stopped: cancelQueued(({ id, kind }) =>
-        request.target === undefined ? kind === "load" || kind === "generate"
+        request.target == null ? kind === "load" || kind === "generate"
           : id === request.target) }));
       return true;
     case "reset":

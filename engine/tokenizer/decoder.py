@@ -71,7 +71,8 @@ def _from_alphabet(token: str) -> bytes:
 class StreamDecoder:
     """Turns token ids into text as they come, never showing half a character.
 
-    The pieces add up to the joined bytes decoded at once with ``errors="replace"``.
+    The pieces, the flushed one too, add up to the joined bytes decoded at once with
+    ``errors="replace"``.
     """
 
     def __init__(self, table: Sequence[bytes]) -> None:
@@ -85,6 +86,15 @@ class StreamDecoder:
         """
         table, size = self._table, len(self._table)
         return self._utf8.decode(b"".join([table[i] for i in ids if 0 <= i < size]))
+
+    @property
+    def rest(self) -> bytes:
+        """The bytes of a character that has begun."""
+        return self._utf8.getstate()[0]
+
+    def follow(self, rest: bytes) -> None:
+        """Begin with the ``rest`` of a text that this one continues."""
+        self._utf8.setstate((rest, 0))
 
     def flush(self) -> str:
         """What is left of an unfinished character (U+FFFD), ready for another text."""

@@ -81,6 +81,18 @@ def test_flush_gives_what_is_left_and_starts_anew() -> None:
     assert decoder.flush() == ""
 
 
+@given(
+    st.sampled_from(TEXTS).map(str.encode) | st.text(max_size=6).map(str.encode) | st.binary(),
+    st.integers(0, 32),
+)
+def test_a_text_that_follows_another_brings_its_cut_character(data: bytes, cut: int) -> None:
+    first, second = StreamDecoder(BYTES), StreamDecoder(BYTES)
+    text = first.push(data[:cut])
+    second.follow(first.rest)
+    text += second.push(data[cut:]) + second.flush()
+    assert text == data.decode("utf-8", errors="replace")
+
+
 def test_ids_outside_the_table_stand_for_nothing() -> None:
     assert StreamDecoder([b"a", b"b"]).push([0, 2, 10**9, -1, 1]) == "ab"
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+import unicodedata
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.chat import ChatTemplate
 from engine.errors import OctavoError
@@ -126,6 +130,81 @@ def test_text_survives_encoding_and_decoding() -> None:
         if "<|im_" not in text and "<|endoftext|>" not in text:
             decoder = StreamDecoder(table)
             assert decoder.push(encoder.ids(text)) + decoder.flush() == text
+
+
+HOSTILE = [
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466",
+    "\U0001f44d\U0001f3ff\U0001f1eb\U0001f1f7",
+    "\u2764\ufe0f\u200d\U0001f525 1\ufe0f\u20e3",
+    "你好，世界 日本語のテスト 한국어 \U00020000",
+    "e\u0301a\u0308\u0323 Z\u0351\u036b\u0343\u036a\u0302 \u0915\u094d\u0937\u093f",
+    "\u202eabc\u202c \ufeff\u0000\uffff\U0010ffff \ufffd",
+]
+KINDS = sorted(FAMILIES)
+
+
+@cache
+def coders(kind: str) -> tuple[Any, list[bytes]]:
+    metadata = kind_metadata(kind)
+    return open_native(tokenizer_json(metadata)), token_bytes(metadata)
+
+
+def in_pieces(table: list[bytes], ids: list[int], sizes: list[int]) -> str:
+    """The text streamed by bursts of these sizes, then token by token."""
+    decoder, shown, at = StreamDecoder(table), "", 0
+    for size in [*sizes, *[1] * len(ids)]:
+        shown += decoder.push(ids[at : at + size])
+        at += size
+    return shown + decoder.flush()
+
+
+SIZES = st.lists(st.integers(0, 5), max_size=6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)
+@given(data=st.data(), sizes=SIZES)
+def test_any_tokens_streamed_say_what_the_tokenizer_says_at_once(
+    kind: str, data: st.DataObject, sizes: list[int]
+) -> None:
+    encoder, table = coders(kind)
+    ids = data.draw(st.lists(st.integers(0, len(table) - 1), max_size=24))
+    assert in_pieces(table, ids, sizes) == encoder._tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)
+@given(
+    text=st.sampled_from(HOSTILE)
+    | st.lists(st.sampled_from("".join(HOSTILE)), max_size=20).map("".join)
+    | st.text(max_size=20),
+    sizes=SIZES,
+)
+def test_hostile_texts_come_back_whole_and_never_broken(
+    kind: str, text: str, sizes: list[int]
+) -> None:
+    encoder, table = coders(kind)
+    ids = encoder.ids(text)
+    composed = unicodedata.normalize("NFC", text) if FAMILIES[kind].normalizer else text
+    assert in_pieces(table, ids, sizes) == composed
+    decoder = StreamDecoder(table)
+    for id in ids:
+        before = len(decoder.rest)
+        shown = decoder.push([id])
+        assert "\ufffd" not in shown or "\ufffd" in text
+        assert before < 4 and len(decoder.rest) < 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_hostile_characters_are_cut_by_tokens(kind: str) -> None:
+    encoder, table = coders(kind)
+    for text in HOSTILE:
+        decoder = StreamDecoder(table)
+        rests = []
+        for id in encoder.ids(text):
+            decoder.push([id])
+            rests.append(bool(decoder.rest))
+        assert any(rests), text
 
 
 def test_user_defined_tokens_are_whole_and_visible() -> None:

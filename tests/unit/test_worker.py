@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from engine.chat import ChatTemplate
 from engine.prompt import Prompts
-from engine.worker import Worker
+from engine.tokenizer.decoder import StreamDecoder, token_bytes
+from engine.tokenizer.spec import SpecialTokens
+from engine.weights.gguf import read_header
+from engine.worker import NO_ID, Worker
 from tests.conftest import ROOT
 from tests.native import NativeHost
 
@@ -103,6 +106,10 @@ def test_load_generate_status_unload() -> None:
         ("load", {"device": "abacus"}, "request.invalid"),
         ("load", {"context": 3}, "request.invalid"),
         ("load", {"model": 5}, "request.invalid"),
+        ("load", {"model": 0}, "request.invalid"),
+        ("load", {"device": False}, "request.invalid"),
+        ("load", {"activations": []}, "request.invalid"),
+        ("stop", {"target": True}, "request.invalid"),
         ("measure", {"prefill": "many"}, "request.invalid"),
         ("measure", {"prefill": 5, "context": 500, "steps": 20}, "request.invalid"),
     ],
@@ -146,10 +153,8 @@ def test_messages_that_are_none(text: str) -> None:
     async def run() -> None:
         client = Client()
         client.worker.handle(text)
-        error = (await client.ended(json.loads(text).get("id") if '"id"' in text else None))[
-            "error"
-        ]
-        assert error["code"] in ("request.invalid", "internal")
+        error = (await client.ended(NO_ID))["error"]
+        assert error["code"] == "request.invalid"
         assert (await client.ask("status"))["value"] == {"state": "empty"}
 
     asyncio.run(run())
@@ -256,9 +261,79 @@ def test_an_answer_goes_on_where_it_ended(temperature: float) -> None:
             usage = answer["value"]["usage"]
             assert usage["cached_tokens"] == usage["prompt_tokens"] - 1, "nothing is computed again"
         assert [id for part in parts for id in part["ids"]] == whole["ids"]
-        # A character that was cut is said twice: as U+FFFD, and whole.
-        said = "".join(part["text"].removesuffix("\ufffd") for part in parts)
-        assert said == whole["text"].removesuffix("\ufffd")
+        assert "".join(part["text"] for part in parts) == whole["text"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("stop", [None, "\U0010ffff"])
+def test_a_cut_within_a_character_shows_nothing_of_it(stop: str | None) -> None:
+    """Wherever an answer is cut, its text and that of its continuation are the whole one's."""
+
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        options = {"messages": GOLDEN["messages"], "stop": stop}
+        whole = (await client.ask("generate", max_tokens=40, **options))["value"]
+        begins, within = [], 0
+        for count in range(1, 40):
+            id = client.send("generate", max_tokens=count, **options)
+            first = (await client.ended(id))["value"]
+            rest = await client.ask(
+                "generate", continues=first["handle"], max_tokens=40 - count, stop=stop
+            )
+            assert first["text"] == client.texts(id)
+            assert first["text"] + rest["value"]["text"] == whole["text"]
+            begins.append(first["text"])
+            within += len(begins) > 1 and begins[-1] == begins[-2]
+        assert within > 3, "the tokens cut characters"
+
+    asyncio.run(run())
+
+
+def test_a_continuation_that_is_cut_at_once_loses_nothing() -> None:
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        whole = (await client.ask("generate", messages=GOLDEN["messages"], max_tokens=40))["value"]
+        part = (await client.ask("generate", messages=GOLDEN["messages"], max_tokens=1))["value"]
+        text = part["text"]
+        while len(text) < len(whole["text"]):
+            id = client.send("generate", continues=part["handle"], max_tokens=1)
+            if len(text) % 2:
+                client.send("stop", target=id)
+            part = (await client.ended(id))["value"]
+            text += part["text"]
+            assert whole["text"].startswith(text)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_an_answer_that_ended_for_good_shows_what_is_broken(monkeypatch: Any) -> None:
+    ids = GOLDEN["ids"]
+    model = read_header((ROOT / "tests/golden/tiny.gguf").read_bytes(), 1 << 20).metadata
+    table = token_bytes(model)
+
+    def broken(count: int) -> bool:
+        decoder = StreamDecoder(table)
+        decoder.push(ids[:count])
+        return bool(decoder.rest) and ids[count - 1] not in ids[: count - 1]
+
+    count = next(n for n in range(2, len(ids)) if broken(n))
+    ends = SpecialTokens(None, frozenset(ids[count - 1 : count]), False)
+    monkeypatch.setattr("engine.loader.special_ids", lambda _: ends)
+
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        for stop in (None, "\U0010ffff"):
+            id = client.send("generate", messages=GOLDEN["messages"], stop=stop)
+            value = (await client.ended(id))["value"]
+            assert value["finish_reason"] == "stop" and value["ids"] == ids[:count]
+            assert value["text"] == client.texts(id)
+            joined = b"".join(table[i] for i in ids[:count])
+            assert value["text"] == joined.decode("utf-8", "replace")
+            assert value["text"].endswith("\ufffd")
 
     asyncio.run(run())
 

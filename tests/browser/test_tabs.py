@@ -1,0 +1,96 @@
+"""Several pages of one browser, each with an engine of its own: none disturbs another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import Chat
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.browser
+PROMPTS: list[dict[str, Any]] = json.loads(
+    (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
+)["prompts"][:2]
+COUNT = 200  # tokens of each golden answer
+Open = Callable[..., Chat]
+
+# Streams an answer into window.stream.
+STREAM = """([messages, max_tokens]) => {
+  const state = window.stream = {tokens: 0, ids: null, text: '', error: null};
+  (async () => {
+    const stream = octavo.chat.completions.create({messages, max_tokens, stream: true});
+    for await (const chunk of stream) {
+      state.tokens = chunk.octavo.num_tokens;
+      state.text += chunk.choices[0].delta.content ?? '';
+      state.ids = chunk.octavo.ids ?? null;
+    }
+  })().catch((error) => (state.error = error.message));
+}"""
+
+# Two answers at once, again and again.
+ENDLESS = """(messages) => {
+  window.answers = 0;
+  const go = async () => {
+    for (;;) {
+      await octavo.chat.completions.create({messages, max_tokens: 60});
+      window.answers++;
+    }
+  };
+  go();
+  go();
+}"""
+
+
+def stream(chat: Chat, prompt: dict[str, Any], count: int = COUNT) -> None:
+    chat.page.evaluate(STREAM, [prompt["messages"], count])
+
+
+def finished(chat: Chat, prompt: dict[str, Any]) -> None:
+    """The answer has come, and is right."""
+    chat.until("stream.ids !== null || stream.error !== null")
+    state = chat.page.evaluate("stream")
+    assert state["error"] is None
+    assert state["ids"] == prompt["ids"][:COUNT]
+    status = chat.status()
+    assert (status["answers"], status["kv"]["used_blocks"]) == (0, 0)
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def query(request: pytest.FixtureRequest) -> str:
+    return f"model=models/tiny/manifest.json&context=512&activations=f32&device={request.param}"
+
+
+def test_two_tabs_generate_two_conversations_each_at_once(query: str, open_chat: Open) -> None:
+    first = open_chat(query).wait_for("ready")
+    second = open_chat(query, context=first.page.context).wait_for("ready")
+    tabs = [(first, PROMPTS[0]), (second, PROMPTS[1])]
+    for chat, prompt in tabs:
+        stream(chat, prompt)
+    # Beside its own, each tab answers the other's conversation.
+    for chat, prompt in ((first, PROMPTS[1]), (second, PROMPTS[0])):
+        ids = chat.complete(prompt["messages"], max_tokens=30)["octavo"]["ids"]
+        assert ids == prompt["ids"][:30]
+    for chat, prompt in tabs:
+        finished(chat, prompt)
+
+
+def test_a_tab_closed_in_the_middle_of_an_answer(query: str, open_chat: Open) -> None:
+    staying = open_chat(query).wait_for("ready")
+    context = staying.page.context
+    closing = open_chat(query, context=context).wait_for("ready")
+    # Answers without an end, so that the tab is closed in the middle of them however fast they are.
+    closing.page.evaluate(ENDLESS, PROMPTS[1]["messages"])
+    stream(staying, PROMPTS[0])
+    closing.until("window.answers > 2")
+    closing.page.close()
+    finished(staying, PROMPTS[0])
+
+    fresh = open_chat(query, context=context).wait_for("ready")
+    for chat, prompt in ((fresh, PROMPTS[1]), (staying, PROMPTS[1])):
+        stream(chat, prompt)
+    for chat in (fresh, staying):
+        finished(chat, PROMPTS[1])
