@@ -156,7 +156,7 @@ class Run:
         self._decoder.follow(rest)
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
-        """The new text as it comes; after the last one, ``answer`` is complete.
+        """The new text as it comes; after the last one and ``flush``, ``answer`` is complete.
 
         After a gpu.lost (and ``move``) or a NoRoomError it can be called again with the same ids:
         it computes prompt and answer so far anew and goes on.
@@ -235,13 +235,15 @@ class Run:
         # Bursts that were in flight beyond the end do not count.
         answer.decode_seconds = self._last_token - started - answer.first_token_seconds
         answer.host_seconds = self._now() - started - self._waited
-        # A character that was cut comes whole with a continuation; a final end shows it broken.
-        broken = self._decoder.flush() if answer.finish_reason == "stop" else ""
+
+    def flush(self) -> list[Delta]:
+        """Once, after the last of ``deltas``: the text that waited for what might follow. A
+        character that was cut comes whole with a continuation; a final end shows it broken."""
+        broken = self._decoder.flush() if self.answer.finish_reason == "stop" else ""
         thought, text = self._split(broken)
         rest, tail = self._reasoning.flush()
         text += self._stops.push(tail) + self._stops.flush()
-        for delta in self._told(thought + rest, text):
-            yield delta
+        return self._told(thought + rest, text)
 
     async def _prefill(self, stopped: Stopped) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""

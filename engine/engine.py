@@ -223,6 +223,8 @@ class Engine:
                     healed = True
                     ready = await self._heal(ready)
                     run.move(ready.model, Session(ready.model.pool), ready.scheduler)
+            for delta in run.flush():
+                yield delta
             if key is not None:
                 self._unfinished.pop(key, None)  # of an earlier answer with the same key
             if key is not None and run.answer.finish_reason != "stop":

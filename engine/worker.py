@@ -7,7 +7,7 @@ import asyncio
 import json
 import reprlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from engine.answer import Delta
@@ -86,7 +86,8 @@ class Worker:
         except Exception as error:
             failure = as_octavo_error(error)
             if failure.code == "gpu.lost":
-                await self._engine.unload()  # its buffers are gone; a new load takes a new device
+                with suppress(Exception):  # its buffers are gone; a new load takes a new device
+                    await self._engine.unload()
             return "error", {"error": failure.to_wire()}
 
     def _reply(self, id: int, kind: str, **content: Any) -> None:

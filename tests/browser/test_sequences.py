@@ -111,7 +111,7 @@ class Alone:
     async def _whole(self, messages: Messages, seed: int) -> tuple[list[int], list[int]] | None:
         engine = Engine(NativeHost(TINY))
         model = await engine.load(LoadConfig(context=CONTEXT), lambda *_: None)
-        prompt = await model.prompts.encode(messages)
+        prompt = (await model.prompts.encode(messages)).ids
         if len(prompt) >= CONTEXT:
             return None
         return prompt, await self._rest(prompt, seed, MOST)

@@ -21,7 +21,7 @@ from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.kv import BlockPool
 from engine.models.plans import DECODE, HEAD, PREFILL, SAMPLE
-from engine.scheduler import DECODE_SECONDS
+from engine.scheduler import DECODE_SECONDS, Pace
 from tests.conftest import ROOT
 from tests.native import NativeHost
 
@@ -797,5 +797,39 @@ def test_bursts_of_the_cpu_are_as_long_as_they_should_be() -> None:
         device.run = slowly  # type: ignore[method-assign,assignment]
         await chat(engine, CHAT, max_tokens=40)
         assert max(sizes[3:]) <= 3
+
+    asyncio.run(run())
+
+
+def test_what_waited_for_a_stop_string_is_said_by_an_answer_stopped_while_it_waits() -> None:
+    """For room in the KV cache: four blocks, of which the other answer needs three."""
+
+    async def run() -> None:
+        engine = Engine(NativeHost(GOLDEN / "tiny.gguf"))
+        await engine.load(LoadConfig(context=64), lambda *_: None)
+        short, long = list(range(40, 54)), list(range(3, 37))
+        alone = await complete(engine, short, max_tokens=30)
+        await engine.reset()
+        assert engine._ready
+        engine._ready.scheduler.decode_pace = Pace(1.0, 1, 1)  # one token a turn
+        # What it says might be the beginning of this all the time.
+        held = GenerateConfig(stop=(alone.text + "!",))
+
+        async def end_of(events: Any) -> Answer:
+            async for event in events:
+                if isinstance(event, Answer):
+                    return event
+            raise AssertionError("no answer")
+
+        other = asyncio.ensure_future(end_of(engine.complete(long, GenerateConfig(), 1)))
+        mine = asyncio.ensure_future(end_of(engine.complete(short, held, 2)))
+        while not any(request.waiting for request in engine._requests):
+            assert not mine.done() and not other.done()
+            await asyncio.sleep(0)
+        assert engine.stop(2)
+        answer = await mine
+        assert answer.finish_reason == "cancelled"
+        assert answer.text == alone.text[: len(answer.text)] != ""
+        await other
 
     asyncio.run(run())
