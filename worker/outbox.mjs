@@ -1,7 +1,8 @@
 /**
  * Replies on their way to the page. Text waits until a frame has passed since the last text and the
  * page has taken that; what comes meanwhile joins what waits. So a slow page makes nothing grow but
- * the text of each answer under way. An answer's end takes its text along at once.
+ * the text of each answer under way. An answer's first text does not wait for a frame to pass, and
+ * its end takes its text along at once.
  */
 
 /**
@@ -26,6 +27,8 @@ export class Outbox {
   #clock;
   /** By request, in the order of their first texts. @type {Map<number, Delta[]>} */
   #waiting = new Map();
+  /** Requests that text came of. @type {Set<number>} */
+  #begun = new Set();
   #untaken = 0;
   #lastPost = -Infinity;
   #isTimed = false;
@@ -43,9 +46,13 @@ export class Outbox {
   send(reply) {
     if ("num_tokens" in reply) {
       this.#join(reply);
-      return this.#flush();
+      if (this.#begun.has(reply.id) || this.#untaken) return this.#flush();
+      return this.#flushOne(reply.id);
     }
-    if (reply.kind === "result" || reply.kind === "error") this.#flushOne(reply.id);
+    if (reply.kind === "result" || reply.kind === "error") {
+      this.#flushOne(reply.id);
+      this.#begun.delete(reply.id);
+    }
     this.#post(reply);
   }
 
@@ -84,7 +91,10 @@ export class Outbox {
 
   /** @param {Delta[]} deltas */
   #postDeltas(deltas) {
-    for (const { id } of deltas) this.#waiting.delete(id);
+    for (const { id } of deltas) {
+      this.#waiting.delete(id);
+      this.#begun.add(id);
+    }
     this.#untaken++;
     this.#lastPost = this.#clock.now();
     this.#post({ kind: "deltas", deltas });
