@@ -1,5 +1,5 @@
-"""Random sequences of answers, stops, resets, edits, forks, evictions and loads: every answer is
-that of an engine that has seen nothing else, and every block is accounted for."""
+"""Random sequences of answers, stops, continuations, resets, edits, forks, evictions and loads:
+every answer is that of an engine that has seen nothing else, and every block is accounted for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from functools import cache
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -28,11 +29,23 @@ RUN = st.tuples(st.integers(40, 41), st.sampled_from([1, 3, 15, 16, 17, 32]))
 PROMPT = st.lists(RUN, min_size=1, max_size=2).map(
     lambda runs: tuple(id for id, n in runs for _ in range(n))
 )
-SEEDS = st.sampled_from([None, None, 1, 2])  # None: greedy
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "warm": {"temperature": 0.9, "seed": 1},
+    "asked": {
+        "temperature": 1.2,
+        "seed": 2,
+        "top_k": 60,
+        "top_p": 0.9,
+        "repetition_penalty": 1.2,
+        "frequency_penalty": 0.7,
+        "logit_bias": ((40, 2.0),),
+    },
+}
 
 
-def config_of(seed: int | None, count: int) -> GenerateConfig:
-    return GenerateConfig(0.0 if seed is None else 0.9, count, seed or 0)
+def config_of(way: str, count: int) -> GenerateConfig:
+    return GenerateConfig(max_tokens=count, **WAYS[way])
 
 
 async def answer_of(events: AsyncGenerator[Delta | Answer, None]) -> Answer:
@@ -55,12 +68,12 @@ class Alone:
         return self._loop.run_until_complete(work)
 
     @cache  # noqa: B019 - there is one for all tests
-    def ids(self, prompt: tuple[int, ...], seed: int | None) -> list[int]:
+    def ids(self, prompt: tuple[int, ...], way: str) -> list[int]:
         """What follows a prompt."""
 
         async def answer() -> list[int]:
             await self._engine.reset()
-            events = self._engine.complete(list(prompt), config_of(seed, LONGEST))
+            events = self._engine.complete(list(prompt), config_of(way, LONGEST))
             return (await answer_of(events)).ids
 
         ids: list[int] = self._run(answer())
@@ -73,10 +86,13 @@ def oracle() -> Alone:
 
 
 class Asked:
-    """An answer under way."""
+    """An answer under way, or its part after ``so_far``."""
 
-    def __init__(self, prompt: tuple[int, ...], seed: int | None, count: int, task: Any) -> None:
-        self.prompt, self.seed, self.count, self.task = prompt, seed, count, task
+    def __init__(
+        self, prompt: tuple[int, ...], way: str, so_far: list[int], count: int, task: Any
+    ) -> None:
+        self.prompt, self.way, self.so_far = prompt, way, so_far
+        self.count, self.task = count, task
 
 
 class Conversations(RuleBasedStateMachine):
@@ -86,6 +102,7 @@ class Conversations(RuleBasedStateMachine):
         self.engine = Engine(NativeHost(TINY))
         self.asked: dict[int, Asked] = {}
         self.histories: list[tuple[int, ...]] = [()]
+        self.cut: dict[int, Asked] = {}  # ended before the model did, with all so far
         self.next_key = 0
         self.first_blocks = budget.FIRST_BLOCKS
         budget.FIRST_BLOCKS = 1
@@ -99,20 +116,34 @@ class Conversations(RuleBasedStateMachine):
         self._run(self.engine.load(config, lambda *_: None))
         assert self.engine.status()["kv"]["num_blocks"] <= 2
 
-    @rule(data=st.data(), more=PROMPT, cut=st.sampled_from([0, 0, 1, 16, 40]), seed=SEEDS)
-    def ask(self, data: Any, more: tuple[int, ...], cut: int, seed: int | None) -> None:
+    @rule(
+        data=st.data(),
+        more=PROMPT,
+        cut=st.sampled_from([0, 0, 1, 16, 40]),
+        way=st.sampled_from(list(WAYS)),
+    )
+    def ask(self, data: Any, more: tuple[int, ...], cut: int, way: str) -> None:
         """A conversation goes on, or is edited or forked, or a new one begins."""
         history = data.draw(st.sampled_from(self.histories))
         kept = history[: max(0, min(len(history), CONTEXT - LONGEST - 40) - cut)]
         prompt = (kept + more)[: CONTEXT - LONGEST]
         count = data.draw(st.integers(1, LONGEST))
         key = self.next_key = self.next_key + 1
+        events = self.engine.complete(list(prompt), config_of(way, count), key)
+        task = self.loop.create_task(answer_of(events))
+        self.asked[key] = Asked(prompt, way, [], count, task)
 
-        async def answer() -> Answer:
-            events = self.engine.complete(list(prompt), config_of(seed, count), key)
-            return await answer_of(events)
-
-        self.asked[key] = Asked(prompt, seed, count, self.loop.create_task(answer()))
+    @precondition(lambda self: self.cut)
+    @rule(data=st.data())
+    def go_on(self, data: Any) -> None:
+        """An answer that was cut is continued, maybe more than once."""
+        earlier = data.draw(st.sampled_from(sorted(self.cut)))
+        before = self.cut[earlier]
+        count = data.draw(st.integers(1, LONGEST - len(before.so_far)))
+        key = self.next_key = self.next_key + 1
+        events = self.engine.go_on(earlier, config_of(before.way, count), key)
+        task = self.loop.create_task(answer_of(events))
+        self.asked[key] = Asked(before.prompt, before.way, before.so_far, count, task)
 
     @precondition(lambda self: self.asked)
     @rule(turns=st.integers(1, 12))
@@ -141,11 +172,20 @@ class Conversations(RuleBasedStateMachine):
     def reset(self) -> None:
         self._run(self.engine.reset())
         self._finish_all(stopped=True)
+        self._forgotten()
 
     @rule(kv_tokens=st.sampled_from([None, CONTEXT + 48, 2 * CONTEXT]))
     def load_again(self, kv_tokens: int | None) -> None:
         self.load(kv_tokens)
         self._finish_all(stopped=True)
+        self._forgotten()
+
+    def _forgotten(self) -> None:
+        """No answer that ended before can be continued."""
+        for key in self.cut:
+            with pytest.raises(OctavoError, match="no answer"):
+                self._run(answer_of(self.engine.go_on(key, GenerateConfig(), None)))
+        self.cut.clear()
 
     def _finish_all(self, stopped: bool) -> None:
         for key in sorted(self.asked):
@@ -157,9 +197,11 @@ class Conversations(RuleBasedStateMachine):
             answer: Answer = self._run(asked.task)
         except OctavoError as error:
             assert stopped, "nothing disturbed it"
-            assert error.code == "engine.busy", "it came while a model was loaded"
+            busy = error.code == "engine.busy"  # it came while a model was loaded
+            gone = asked.so_far and "no answer" in error.message  # or after a reset
+            assert busy or gone
             return
-        want = oracle().ids(asked.prompt, asked.seed)
+        want = oracle().ids(asked.prompt, asked.way)[len(asked.so_far) :]
         assert answer.ids == want[: len(answer.ids)]
         if answer.finish_reason == "length":
             assert len(answer.ids) == asked.count
@@ -167,7 +209,10 @@ class Conversations(RuleBasedStateMachine):
             assert answer.ids == want
         else:
             assert stopped
-        self.histories.append(asked.prompt + tuple(answer.ids))
+        asked.so_far = asked.so_far + answer.ids
+        self.histories.append(asked.prompt + tuple(asked.so_far))
+        if answer.finish_reason != "stop" and len(asked.so_far) < LONGEST:
+            self.cut[key] = asked
 
     @invariant()
     def every_block_is_accounted_for(self) -> None:
