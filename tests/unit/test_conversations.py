@@ -38,8 +38,8 @@ WAYS: dict[str, dict[str, Any]] = {
         "top_k": 60,
         "top_p": 0.9,
         "repetition_penalty": 1.2,
-        "frequency_penalty": 0.7,
-        "logit_bias": ((40, 2.0),),
+        "frequency_penalty": 100.0,
+        "logit_bias": ((40, 12.0), (41, 12.0)),
     },
 }
 
