@@ -55,13 +55,13 @@ class Answer:
     context_full: bool = False  # that is why it ended
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    computed_tokens: int = 0  # of the prompt
     first_token_seconds: float = 0.0
     decode_seconds: float = 0.0
     host_seconds: float = 0.0
 
     def to_wire(self) -> dict[str, Any]:
         """The answer as it crosses to the page."""
-        computed = self.prompt_tokens - self.cached_tokens
         later = max(0, len(self.ids) - 1)
         return {
             "text": self.text,
@@ -77,7 +77,7 @@ class Answer:
             },
             "timing": {
                 "ttft_ms": self.first_token_seconds * 1e3,
-                "prefill_tokens_per_s": _rate(computed, self.first_token_seconds),
+                "prefill_tokens_per_s": _rate(self.computed_tokens, self.first_token_seconds),
                 "decode_tokens_per_s": _rate(later, self.decode_seconds),
                 "host_ms_per_token": self.host_seconds * 1e3 / max(1, len(self.ids)),
             },
@@ -111,8 +111,7 @@ class Run:
         reasoning: Reasoning | None = None,
     ) -> None:
         self.move(model, session, scheduler)
-        self._config = config
-        self._host = host
+        self.config = config
         self._now = host.now
         self._ends = ends
         self._sampler = Sampler(config, model.token_bytes)
@@ -149,11 +148,12 @@ class Run:
         """Of a character that was cut, and that a continuation says whole."""
         return self._decoder.rest
 
-    def follow(self, earlier: list[int], rest: bytes) -> None:
-        """The answer continues an ``earlier`` one, which ends its prompt, and which ended with
-        this ``rest``."""
+    def follow(self, earlier: list[int], rest: bytes, tail: str) -> None:
+        """The answer continues an ``earlier`` one, which ends its prompt, whose text ended with
+        this ``tail``, and of which a ``rest`` was not told yet."""
         self._earlier = earlier
         self._decoder.follow(rest)
+        self._stops.follow(tail)
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one and ``flush``, ``answer`` is complete.
@@ -161,8 +161,6 @@ class Run:
         After a gpu.lost (and ``move``) or a NoRoomError it can be called again with the same ids:
         it computes prompt and answer so far anew and goes on.
         """
-        if self._config.schema is not None and not self._grammar:
-            await self._open_grammar(self._config.schema)
         await self._take_turn()
         try:
             async with aclosing(self._deltas(ids, stopped)) as deltas:
@@ -173,11 +171,12 @@ class Run:
             if self._has_turn:
                 self._give_turn()
 
-    async def _open_grammar(self, schema: str) -> None:
-        model, strict = self._model, self._config.strict
-        self._grammar = await self._host.open_grammar(schema, strict, model.token_bytes, self._ends)
+    async def obey(self, grammar: Grammar) -> None:
+        """Only what ``grammar`` allows may come. OctavoError request.invalid if that is nothing, as
+        the answer that is continued, if any, is not of its format."""
+        self._grammar = grammar
         if not await self._constrain(self._earlier):
-            raise OctavoError("request.invalid", "The answer so far is not of this format.")
+            raise OctavoError("request.invalid", "No token fits the format here.")
 
     async def _constrain(self, ids: list[int]) -> bool:
         """After ``ids``, let the grammar decide which tokens may come; whether any may."""
@@ -185,7 +184,7 @@ class Run:
             return True
         mask = await self._grammar.next(ids)
         self._sampler.mask = mask or b""
-        return mask is not None
+        return any(self._sampler.mask)
 
     def close(self) -> None:
         """There will be no more deltas."""
@@ -217,12 +216,14 @@ class Run:
         answer.prompt_tokens = len(ids)
         self._prompt = ids
         cached = self._session.prompt(self._window(ids + answer.ids))
+        computed = len(self._session.tokens) - cached
         room = NO_LIMIT if self._slides else self._model.context - len(ids)
-        limit = min(room, self._config.max_tokens or NO_LIMIT)
+        limit = min(room, self.config.max_tokens or NO_LIMIT)
         begins = not answer.ids
         first = await self._prefill(stopped)
         if begins:
             answer.cached_tokens = cached
+            answer.computed_tokens = computed
             answer.first_token_seconds = self._now() - started
         self._last_token = self._now()
         if first is None:
@@ -247,7 +248,7 @@ class Run:
 
     async def _prefill(self, stopped: Stopped) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""
-        session, config = self._session, self._config
+        session, config = self._session, self.config
         await self._add_blocks(len(session.tokens))
         self._write_table(0)
         tokens = tokens_tensor(self._device.traits.chunk)
@@ -318,12 +319,12 @@ class Run:
 
     @property
     def _slides(self) -> bool:
-        return self._config.context_full == "slide"
+        return self.config.context_full == "slide"
 
     @property
     def _seed(self) -> int:
         """Positions come again after a slide; the noise shall not."""
-        return self._config.seed + self._dropped
+        return self.config.seed + self._dropped
 
     def _window(self, tokens: list[int]) -> list[int]:
         """The tokens that are in the context, or all if it does not slide."""
@@ -336,6 +337,7 @@ class Run:
     async def _slide(self) -> None:
         """Make room in a full context, with nothing in flight."""
         keep, drop = self._scheduler.slide
+        await self._model.make_room(self._session.copies_to_slide(keep, drop))
         pairs = self._session.slide(keep, drop)
         moved = drop * KV_BLOCK
         self._dropped += moved
@@ -374,7 +376,7 @@ class Run:
         ended = False
         for id in ids:
             kept.append(id)
-            if self._config.stop:  # else all at once is quicker
+            if self.config.stop:  # else all at once is quicker
                 new_thought, new_text = self._split(self._decoder.push([id]))
                 thought, text = thought + new_thought, text + new_text
             if id in self._ends or self._stops.found:
@@ -386,7 +388,7 @@ class Run:
         self._session.append(kept)
         answer.ids += kept
         del answer.logprobs[len(answer.ids) :]
-        if not self._config.stop:
+        if not self.config.stop:
             thought, text = self._split(self._decoder.push(kept))
         return ended, self._told(thought, text)
 
@@ -419,7 +421,7 @@ class Run:
 
     def _write_step(self) -> None:
         """Tell the device where the answer stands: its last token is computed next."""
-        config, tokens = self._config, self._session.tokens
+        config, tokens = self.config, self._session.tokens
         self._device.write(tokens_tensor(1), array("I", tokens[-1:]).tobytes())
         record = StepRecord(self._position, 1, self._num_sampled, self._seed, config.temperature)
         self._device.write(STEP, record.pack())

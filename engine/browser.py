@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,7 +53,8 @@ class BrowserHost:
 
     def __init__(self, js: Any) -> None:
         self._js = js
-        self._vocabulary: list[bytes] | None = None  # that grammars know
+        self._learning = asyncio.Lock()
+        self._vocabulary: tuple[list[bytes], frozenset[int]] | None = None  # that grammars know
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         """The manifest; the download goes on."""
@@ -120,9 +122,10 @@ class BrowserHost:
     ) -> Grammar:
         """XGrammar in a worker of its own, which learns a model's vocabulary once."""
         grammars = self._js.grammars
-        if self._vocabulary != table:
-            await grammars.learn(vocabulary_json(table, ends))
-            self._vocabulary = table
+        async with self._learning:
+            if self._vocabulary != (table, ends) or not grammars.ready:
+                await grammars.learn(vocabulary_json(table, ends))
+                self._vocabulary = table, ends
         try:
             return _JsGrammar(grammars, await grammars.begin(schema, strict))
         except Exception as error:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from engine.answer import Answer, Delta, Run
-from engine.config import GenerateConfig, LoadConfig, MeasureConfig
+from engine.config import MAX_STOP, GenerateConfig, LoadConfig, MeasureConfig
 from engine.errors import OctavoError, as_octavo_error
+from engine.grammar import Grammar
 from engine.kv.usage import describe_pool
 from engine.loader import Host, LoadedModel, StageProgress, load
 from engine.measuring import Bench
+from engine.ops.attention import KV_BLOCK
 from engine.prompt import Prompt
 from engine.reasoning import Reasoning
 from engine.scheduler import Scheduler
@@ -198,12 +200,19 @@ class Engine:
                     f"the context holds {ready.model.context}.",
                     "Start a new conversation or shorten the message.",
                 )
+            if config.context_full == "slide" and ready.model.context < 2 * KV_BLOCK:
+                raise OctavoError("request.invalid", "The context is too short to slide.")
+            if config.schema is not None:
+                reasoning = Reasoning()  # an answer of a form has no other part
             run = self._run(ready, config, ready.model.special.eos, reasoning)
             request.run = run
             if begin.answered:
-                run.follow(ids[-begin.answered :], begin.rest)
+                run.follow(ids[-begin.answered :], begin.rest, begin.tail)
+            obeys = config.schema is None or await self._obey(run, request, ready, config.schema)
+            if not obeys:
+                run.answer.finish_reason = "cancelled"
             healed = False
-            while True:
+            while obeys:
                 try:
                     async with aclosing(run.deltas(ids, lambda: request.stopping)) as deltas:
                         async for delta in deltas:
@@ -230,7 +239,8 @@ class Engine:
             if key is not None and run.answer.finish_reason != "stop":
                 answered = begin.answered + len(run.answer.ids)
                 so_far = ids + run.answer.ids
-                self._unfinished[key] = Prompt(so_far, reasoning, answered, run.rest)
+                tail = (begin.tail + run.answer.text)[-MAX_STOP:]
+                self._unfinished[key] = Prompt(so_far, reasoning, answered, run.rest, tail)
                 while len(self._unfinished) > MOST_UNFINISHED:
                     self._unfinished.popitem(last=False)
         finally:
@@ -238,6 +248,25 @@ class Engine:
                 request.run.close()
             self._end(request)
         yield run.answer
+
+    async def _obey(self, run: Run, request: _Request, ready: _Ready, schema: str) -> bool:
+        """Have the grammar of an answer's form; whether it was not stopped meanwhile."""
+        model = ready.model
+        opening = asyncio.ensure_future(
+            self._host.open_grammar(schema, run.config.strict, model.token_bytes, model.special.eos)
+        )
+        try:
+            while not (opening.done() or request.stopping):
+                change = asyncio.ensure_future(self._change())
+                await asyncio.wait([opening, change], return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+        finally:
+            if not opening.done():
+                opening.add_done_callback(_close_late)
+        if not opening.done():
+            return False
+        await run.obey(opening.result())
+        return True
 
     async def _wait_for_room(self, request: _Request) -> None:
         """Until another answer ends, or this one is stopped; NoRoomError if no other has room."""
@@ -362,6 +391,12 @@ class Engine:
                 model.pool, sequences, model.block_bytes, model.kv.max_blocks
             )
         return status
+
+
+def _close_late(opening: asyncio.Future[Grammar]) -> None:
+    """Nobody waits any longer for this grammar."""
+    if not opening.cancelled() and not opening.exception():
+        opening.result().close()
 
 
 def describe(model: LoadedModel) -> dict[str, Any]:

@@ -32,13 +32,17 @@ THINK_TAGS = {THINK_OPEN, THINK_CLOSE}
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids, and where the text after them stands; the last ``answered`` ids are the beginning
-    of an answer that goes on, which ended with ``rest``, bytes of a character that was cut."""
+    """Token ids, and where the text after them stands.
+
+    The last ``answered`` ids are the beginning of an answer that goes on; its text ended with
+    ``tail``, and then ``rest``, bytes of a character that was cut.
+    """
 
     ids: list[int]
     reasoning: Reasoning = field(default_factory=Reasoning)
     answered: int = 0
     rest: bytes = b""
+    tail: str = ""
 
 
 class Prompts:

@@ -60,6 +60,10 @@ class Session:
         self.tokens += ids
         self.num_cached = len(self.tokens) - 1
 
+    def copies_to_slide(self, keep: int, drop: int) -> int:
+        """Blocks that ``slide`` takes for copies of what others use."""
+        return self._pool.count_shared(self.blocks[keep + drop :])
+
     def slide(self, keep: int, drop: int) -> list[tuple[int, int]]:
         """Let go of ``drop`` blocks after the first ``keep``; the tokens behind them move to
         earlier positions. Returns from which block to which K and V have to be moved.

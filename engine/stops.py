@@ -9,7 +9,22 @@ class StopStrings:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
         self._held = ""
+        self._told = 0  # characters of what is held that were passed on already
         self.found = False
+
+    def follow(self, tail: str) -> None:
+        """The text continues one that ended with ``tail`` and was passed on: a stop string may
+        have begun in it."""
+        if self._stops:
+            self._held = tail
+            waiting = self._waiting()
+            self._held = tail[len(tail) - waiting :]
+            self._told = waiting
+
+    def _new(self, text: str) -> str:
+        """``text``, which was held, without what was passed on already."""
+        new, self._told = text[self._told :], max(0, self._told - len(text))
+        return new
 
     def push(self, text: str) -> str:
         """The text that is certain by now; ``found`` tells whether a stop string came."""
@@ -20,10 +35,10 @@ class StopStrings:
         if places:
             self.found = True
             out, self._held = self._held[: min(places)], ""
-            return out
+            return self._new(out)
         certain = len(self._held) - self._waiting()
         out, self._held = self._held[:certain], self._held[certain:]
-        return out
+        return self._new(out)
 
     def _waiting(self) -> int:
         """Length of the longest end of the text that begins a stop string."""
@@ -36,4 +51,4 @@ class StopStrings:
     def flush(self) -> str:
         """What waited, as nothing more will come."""
         out, self._held = self._held, ""
-        return out
+        return self._new(out)

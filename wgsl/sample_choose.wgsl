@@ -41,10 +41,10 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     best = LOWEST;
     at = N - 1u;
     for (var s = lane; s < SLICES; s += WORKGROUP) {
-      if (slices[s].x <= drawn) { continue; }
+      if (!(slices[s].x > drawn)) { continue; }
       for (var i = s * SLICE; i < min((s + 1u) * SLICE, N); i++) {
         let z = adjusted[i];
-        if (z <= drawn) { continue; }
+        if (!(z > drawn)) { continue; }
         rank += 1.0;
         above += exp((z - top) * scale());
         let next = score(z, i);

@@ -3,12 +3,20 @@
 import { Remote } from "./remote.mjs";
 
 const GRAMMAR_URL = new URL("./grammar.mjs", import.meta.url);
+const MOST_SECONDS = 20; // for reading a schema
 
 export class Grammars {
   /** @type {Remote | null} */
   #remote = null;
   /** Where a schema is tried first, as one that cannot be read ends all. @type {Remote | null} */
   #trial = null;
+  /** One try after another. @type {Promise<unknown>} */
+  #tries = Promise.resolve();
+
+  /** Whether there is a vocabulary, and nothing has failed since it was learned. */
+  get ready() {
+    return this.#remote !== null;
+  }
 
   /**
    * For a model's vocabulary; what was for another one ends.
@@ -16,7 +24,7 @@ export class Grammars {
    * @param {string} json {vocabulary: string[], ends: number[]}
    */
   async learn(json) {
-    this.close();
+    this.#remote?.close();
     this.#remote = new Remote(GRAMMAR_URL);
     await this.#ask(JSON.parse(json));
   }
@@ -27,18 +35,24 @@ export class Grammars {
    * @returns {Promise<number>} a matcher; rejects if the schema cannot be read
    */
   async begin(schema, strict) {
-    await this.#try(schema, strict);
+    const tried = this.#tries.then(() => this.#try(schema, strict));
+    this.#tries = tried.catch(() => {});
+    await tried;
     return this.#ask({ schema, strict });
   }
 
   /** @param {string} schema @param {boolean} strict */
   async #try(schema, strict) {
-    const trial = (this.#trial ??= await newTrial());
     try {
-      await trial.ask({ free: await trial.ask({ schema, strict }) });
+      if (!this.#trial) {
+        this.#trial = new Remote(GRAMMAR_URL);
+        await this.#trial.ask({ vocabulary: ["", "{"], ends: [0] });
+      }
+      const matcher = await within(MOST_SECONDS, this.#trial.ask({ schema, strict }));
+      await this.#trial.ask({ free: matcher });
     } catch (error) {
-      trial.close();
-      if (this.#trial === trial) this.#trial = null;
+      this.#trial?.close();
+      this.#trial = null;
       throw error;
     }
   }
@@ -59,23 +73,29 @@ export class Grammars {
 
   /** @param {object} question */
   async #ask(question) {
-    if (!this.#remote) throw new Error("The grammar has ended.");
+    const remote = this.#remote;
+    if (!remote) throw new Error("The grammar has ended.");
     try {
-      return await this.#remote.ask(question);
+      return await remote.ask(question);
     } catch (error) {
-      this.close();
+      remote.close();
+      if (this.#remote === remote) this.#remote = null;
       throw error;
     }
   }
-
-  close() {
-    this.#remote?.close();
-    this.#remote = null;
-  }
 }
 
-async function newTrial() {
-  const trial = new Remote(GRAMMAR_URL);
-  await trial.ask({ vocabulary: ["", "{"], ends: [0] });
-  return trial;
+/**
+ * @template T
+ * @param {number} seconds
+ * @param {Promise<T>} work
+ * @returns {Promise<T>} rejects when the time is over
+ */
+function within(seconds, work) {
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`It took more than ${seconds} s.`)), 1000 * seconds);
+  });
+  return Promise.race([work, /** @type {Promise<never>} */ (late)]).finally(() => clearTimeout(timer));
 }

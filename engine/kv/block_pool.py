@@ -171,6 +171,10 @@ class BlockPool:
         for block in blocks:
             self._uses[block] += 1
 
+    def count_shared(self, blocks: Sequence[int]) -> int:
+        """How many of a sequence's blocks others use, too."""
+        return sum(self._uses[block] > 1 for block in blocks)
+
     def own(self, blocks: Sequence[int]) -> list[int] | None:
         """For blocks of a sequence that is going to change what they hold: those that nobody else
         uses, no longer found by anybody; in the place of others new ones, into which the contents

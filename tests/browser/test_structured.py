@@ -25,6 +25,19 @@ SCHEMA = {
 }
 
 
+# In a fresh client, whose grammars nobody has asked for yet.
+AT_ONCE = """async ([messages, formats]) => {
+  const {Octavo} = await import('./client.mjs');
+  const client = new Octavo();
+  await client.load({model: 'models/tiny/manifest.json', device: 'cpu'});
+  const said = await Promise.all(formats.map((response_format) =>
+    client.chat.completions.create({messages, response_format}).then(
+      (answer) => answer.choices[0].message.content, (error) => error.code)));
+  client.close();
+  return said;
+}"""
+
+
 def format_of(schema: Any, **more: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, **more}}
 
@@ -50,4 +63,11 @@ def test_json_of_a_schema(open_chat: Callable[..., Chat], device: str) -> None:
     with pytest.raises(Exception, match="schema of response_format"):
         ask(format_of({"type": "nonsense"}))
     assert ask(format_of({"const": "ok"}))["message"]["content"] == '"ok"'
+    formats = [{"const": 1}, {"type": "nonsense"}, {"const": 2}, {"const": 3}]
+    assert chat.page.evaluate(AT_ONCE, [MESSAGES, list(map(format_of, formats))]) == [
+        "1",
+        "request.invalid",
+        "2",
+        "3",
+    ]
     assert ask({"type": "text"}, max_tokens=5)["finish_reason"] == "length"

@@ -14,6 +14,8 @@ from engine.config import GenerateConfig, LoadConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.grammar import Grammar, vocabulary_json
+from engine.prompt import Prompt, Prompts
+from engine.reasoning import Reasoning
 from tests.native import NativeHost
 from tests.unit.test_engine import GOLDEN
 
@@ -22,7 +24,8 @@ FORMAT = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
 
 
 class Multiples:
-    """Every token is a multiple of a number; after ``length`` of them comes the end."""
+    """Every token is a multiple of a number; after ``length`` of them comes the end, or nothing
+    for the number 11."""
 
     def __init__(self, number: int, length: int, vocab: int, end: int) -> None:
         self.number, self.length, self.vocab, self.end = number, length, vocab, end
@@ -38,7 +41,8 @@ class Multiples:
         if self.end in self.seen:
             return None
         done = len(self.seen) >= self.length
-        allowed = [self.end] if done else range(self.number, self.vocab, self.number)
+        last = [] if self.number == 11 else [self.end]
+        allowed = last if done else range(self.number, self.vocab, self.number)
         mask = bytearray(4 * -(-self.vocab // 32))
         for token in allowed:
             mask[token // 8] |= 1 << token % 8
@@ -54,10 +58,13 @@ class Host(NativeHost):
     def __init__(self) -> None:
         super().__init__(GOLDEN / "tiny.gguf")
         self.grammars: list[Multiples] = []
+        self.opening = asyncio.Event()
+        self.opening.set()
 
     async def open_grammar(
         self, schema: str, strict: bool, table: list[bytes], ends: frozenset[int]
     ) -> Grammar:
+        await self.opening.wait()
         number = int(schema)
         if number <= 0:
             raise OctavoError("request.invalid", "No.")
@@ -118,7 +125,7 @@ def test_an_answer_goes_on_in_its_form() -> None:
         assert rest.ids == whole.ids[5:]
         plain = await answer(engine.complete(PROMPT, GenerateConfig(max_tokens=12), 4))
         assert any(id % 7 for id in plain.ids)
-        with pytest.raises(OctavoError, match="not of this format"):
+        with pytest.raises(OctavoError, match="No token fits"):
             await answer(engine.go_on(4, GenerateConfig(schema="7"), 5))
         with pytest.raises(OctavoError, match="No"):
             await ask(engine, 6, 0)
@@ -138,6 +145,61 @@ def test_a_stop_is_heard() -> None:
         assert engine.stop(1)
         assert (await under_way).finish_reason == "cancelled"
         assert host.grammars[0].closed
+
+    asyncio.run(run())
+
+
+def test_a_stop_is_heard_while_the_grammar_opens() -> None:
+    async def run() -> None:
+        engine, host = await loaded()
+        host.opening.clear()
+        under_way = asyncio.ensure_future(ask(engine, 1, 7))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        other = await answer(engine.complete(PROMPT, GenerateConfig(max_tokens=3), 2))
+        assert len(other.ids) == 3, "nobody else waits for it"
+        assert engine.stop(1)
+        stopped = await asyncio.wait_for(under_way, 5)
+        assert (stopped.finish_reason, stopped.ids) == ("cancelled", [])
+        host.opening.set()
+        while not host.grammars:
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert host.grammars[0].closed, "it came too late"
+        assert engine.state == "ready"
+
+    asyncio.run(run())
+
+
+def test_an_answer_ends_where_nothing_may_come() -> None:
+    async def run() -> None:
+        engine, _ = await loaded()
+        got = await ask(engine, 1, 11)
+        assert (len(got.ids), got.finish_reason) == (12, "stop")
+        assert all(id % 11 == 0 for id in got.ids)
+        with pytest.raises(OctavoError, match="No token fits"):
+            await ask(engine, 2, 10**6)
+
+    asyncio.run(run())
+
+
+def test_what_has_a_form_is_no_reasoning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the template opened a think part, which the form does not let end."""
+
+    async def run() -> None:
+        engine, _ = await loaded()
+        within = Prompt(PROMPT, Reasoning("within"))
+
+        async def encode(self: Prompts, *_: Any) -> Prompt:
+            return within
+
+        monkeypatch.setattr(Prompts, "encode", encode)
+        messages = [{"role": "user", "content": "Hello"}]
+        plain = await answer(engine.generate(messages, GenerateConfig(max_tokens=9)))
+        assert (plain.reasoning != "", plain.text) == (True, "")
+        formed = await answer(engine.generate(messages, GenerateConfig(schema="7")))
+        assert (formed.reasoning, formed.text != "") == ("", True)
 
     asyncio.run(run())
 

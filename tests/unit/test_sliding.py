@@ -14,7 +14,7 @@ from engine.backends.cpu import CpuDevice
 from engine.config import GenerateConfig, LoadConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
-from engine.kv import BlockPool
+from engine.kv import BlockPool, budget
 from engine.ops.attention import KV_BLOCK
 from engine.ops.state import SEED, STEP
 from engine.plan import Tensor
@@ -136,6 +136,47 @@ def test_a_prompt_that_is_too_long_loses_its_oldest_tokens() -> None:
         await engine.reset()
         assert (await complete(engine, kept, max_tokens=5)).ids == answer.ids
         accounted(engine)
+
+    asyncio.run(run())
+
+
+def test_a_slide_over_shared_blocks_makes_the_pool_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another answer has the same beginning; there is a budget for copies of it."""
+    monkeypatch.setattr(budget, "FIRST_BLOCKS", 1)
+
+    async def run() -> None:
+        engine = await loaded(kv_tokens=4 * CONTEXT)
+        asked: dict[str, Any] = {"max_tokens": 90, "context_full": "slide"}
+        alone = await complete(engine, PROMPT, **asked)
+        pair = await asyncio.gather(*(complete(engine, PROMPT, i, **asked) for i in (1, 2)))
+        assert [a.ids for a in pair] == [alone.ids] * 2
+        assert not [r for r in engine._requests if r.waiting]
+        accounted(engine)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("context", [16, 31])
+def test_a_context_too_short_to_slide_says_so(context: int) -> None:
+    async def run() -> None:
+        engine = await loaded(context=context)
+        with pytest.raises(OctavoError, match="too short to slide"):
+            await complete(engine, PROMPT, context_full="slide")
+        assert (await complete(engine, PROMPT[:4])).context_full
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("context", [32, 33, 47])
+def test_short_contexts_slide(context: int) -> None:
+    async def run() -> None:
+        engine = await loaded(context=context)
+        for count in (1, context - 1, context, context + 1, 3 * context):
+            prompt = (PROMPT * 3)[:count]
+            answer = await complete(engine, prompt, max_tokens=80, context_full="slide")
+            assert len(answer.ids) == 80 or answer.finish_reason == "stop"
+            assert answer.computed_tokens <= context
+            accounted(engine)
 
     asyncio.run(run())
 

@@ -46,6 +46,22 @@ def test_the_text_ends_before_the_first_stop_string(
         assert out == text
 
 
+@given(text=TEXT, stops=STOPS, cut=st.integers(0, 40))
+def test_a_stop_string_across_a_cut_ends_the_continuation(
+    text: str, stops: tuple[str, ...], cut: int
+) -> None:
+    """All was told before the cut; what follows ends as early as it can."""
+    before, after = text[:cut], text[cut:]
+    if any(stop in before for stop in stops):
+        return
+    filter = StopStrings(stops)
+    filter.follow(before)
+    out = filter.push(after) + filter.flush()
+    places = [at for stop in stops if (at := text.find(stop)) >= 0]
+    assert filter.found == bool(places)
+    assert out == (text[: max(min(places), len(before))] if places else text)[len(before) :]
+
+
 def answer_with(stop: Any) -> tuple[Answer, list[str]]:
     async def run() -> tuple[Answer, list[str]]:
         engine = Engine(NativeHost(ROOT / "tests/golden/tiny.gguf"))
