@@ -67,6 +67,7 @@ class Llama:
             found += [layer.attn_norm.gain, layer.qkv, layer.out, layer.ffn_norm.gain]
             found += [layer.gate_up, layer.down]
             found += [layer.qkv_bias] if layer.qkv_bias else []
+        found += [self.config.rope_factors] if self.config.rope_factors else []
         return found
 
     def layers(self, b: PlanBuilder, tokens: Tensor, kv: KVLayout) -> Tensor:

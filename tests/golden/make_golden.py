@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import make_tiny
 import numpy as np
 import tokenizers
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 HERE = Path(__file__).parent
 Prompt = dict[str, Any]
@@ -45,6 +46,12 @@ TINY_PROMPTS: dict[str, list[Prompt]] = {
         {"name": "one token", "random": [1, 422]},
         {"name": "37 tokens", "random": [37, 37]},
         {"name": "130 tokens", "random": [130, 149]},
+    ],
+    "tiny_llama3": [
+        {"name": "clerk", "user": "Where is the clerk of the numbers?"},
+        {"name": "one token", "random": [1, 272]},
+        {"name": "37 tokens", "random": [37, 80]},
+        {"name": "130 tokens", "random": [130, 105]},
     ],
 }
 FIRST_ORDINARY, TINY_VOCAB = 3, 600
@@ -101,7 +108,13 @@ class Oracle:
     def __init__(self, path: Path) -> None:
         where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
         self.path = path
-        self.model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
+        config = AutoConfig.from_pretrained(**where)
+        if path.stem == "tiny_llama3":
+            # transformers' GGUF loader leaves rope_freqs out: it has its own formula for them.
+            config.rope_parameters |= {"rope_type": "llama3", **make_tiny.LLAMA3_ROPE}
+        self.model = AutoModelForCausalLM.from_pretrained(
+            **where, config=config, dtype=torch.float32
+        ).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(**where)
         if self.model.config.model_type == "llama":
             split = tokenizers.pre_tokenizers

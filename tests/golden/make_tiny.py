@@ -1,4 +1,4 @@
-"""Writes tiny.gguf, tiny_untied.gguf (Llama) and tiny_qwen2.gguf: random models from a seed.
+"""Writes the tiny models of NAMES, tiny.gguf and others beside it: random models from a seed.
 
 Run with the packages of the test group: ``python tests/golden/make_tiny.py``. The sizes are
 chosen to be awkward: a feed-forward width that is no power of two, three layers, grouped
@@ -8,6 +8,7 @@ heads. Weights are wide enough that greedy text varies instead of settling on on
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 HERE = Path(__file__).parent
-NAMES = ("tiny", "tiny_untied", "tiny_qwen2")
+NAMES = ("tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3")
 SEED = 1
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, CONTEXT = 3, 64, 4, 2, 160, 512
 HEAD_DIM = HIDDEN // HEADS
@@ -25,6 +26,13 @@ MERGES = 341
 VOCAB = len(SPECIALS) + 256 + MERGES
 WIDTH = 1.5  # weights are normal with this over the square root of their inputs
 BIAS = 0.5
+# As in a Llama 3 config.json, with a context so short that 16 dimensions have all kinds of factors.
+LLAMA3_ROPE = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 EMBEDDING = 0.5
 TEMPLATE = (
     "{% for message in messages %}"
@@ -59,16 +67,19 @@ Bonjour 🙂 hello 🙂 goodbye 🚢🚢
 
 @dataclass(frozen=True)
 class Family:
-    """What a model family has of its own; ``biased`` says that Q, K and V add a bias."""
+    """What a model family has of its own; ``biased`` says that Q, K and V add a bias,
+    ``llama3_rope`` that its rotary frequencies are scaled by LLAMA3_ROPE."""
 
     architecture: str
     pre: str
     rope_base: float
     eps: float
-    biased: bool
+    biased: bool = False
+    llama3_rope: bool = False
 
 
-LLAMA = Family("llama", "smollm", 10000.0, 1e-5, biased=False)
+LLAMA = Family("llama", "smollm", 10000.0, 1e-5)
+LLAMA3 = Family("llama", "smollm", 10000.0, 1e-5, llama3_rope=True)
 QWEN2 = Family("qwen2", "qwen2", 1e6, 1e-6, biased=True)
 
 
@@ -120,6 +131,24 @@ def biases(rng: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
+def llama3_factors(base: float) -> np.ndarray:
+    """What llama.cpp's converter writes as rope_freqs.weight: the divisors of the frequencies,
+    (HEAD_DIM / 2,) float32."""
+    rope = LLAMA3_ROPE
+    factors = []
+    for i in range(HEAD_DIM // 2):
+        turns = rope["original_max_position_embeddings"] * base ** (-2 * i / HEAD_DIM) / math.tau
+        if turns > rope["high_freq_factor"]:
+            factors.append(1.0)
+        elif turns < rope["low_freq_factor"]:
+            factors.append(rope["factor"])
+        else:
+            spread = rope["high_freq_factor"] - rope["low_freq_factor"]
+            smooth = (turns - rope["low_freq_factor"]) / spread
+            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(factors, np.float32)
+
+
 def normal(rng: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
     """Normally distributed float32 values around 0."""
     return (rng.standard_normal(shape) * deviation).astype(np.float32)
@@ -168,6 +197,9 @@ def write(
     def add(name: str, values: np.ndarray, kind: gguf.GGMLQuantizationType) -> None:
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
+    if family.llama3_rope:
+        factors = llama3_factors(family.rope_base)
+        add("rope_freqs.weight", factors, gguf.GGMLQuantizationType.F32)
     add(
         "token_embd.weight", normal(rng, (VOCAB, HIDDEN), EMBEDDING), gguf.GGMLQuantizationType.Q8_0
     )
@@ -197,6 +229,8 @@ def write_named(name: str, path: Path) -> None:
             write(path, SEED, q4_0, tied=False)
         case "tiny_qwen2":
             write(path, SEED, q4_0, tied=True, family=QWEN2)
+        case "tiny_llama3":
+            write(path, SEED, q4_0, tied=True, family=LLAMA3)
 
 
 if __name__ == "__main__":
