@@ -79,16 +79,24 @@ def _split(pattern: str) -> dict[str, Any]:
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _NFC = {"type": "NFC"}
 _GPT2 = _Family((_byte_level(True),))
+_LLAMA3 = _Family((_split(_LLAMA3_PATTERN), _byte_level(False)), ignore_merges=True, add_bos=True)
+_DEEPSEEK_CODER = (
+    *map(_split, (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u0800-\u9fa5\uac00-\ud7ff]+")),
+    _DIGITS,
+    _byte_level(False),
+)
 _QWEN2 = (_split(_QWEN2_PATTERN), _byte_level(False))
 FAMILIES: dict[str, _Family] = {
     "gpt-2": _GPT2,
     "default": _GPT2,
     "smollm": _Family((_DIGITS, _byte_level(True))),
-    "llama-bpe": _Family(
-        (_split(_LLAMA3_PATTERN), _byte_level(False)), ignore_merges=True, add_bos=True
-    ),
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "falcon3": _LLAMA3,
     "qwen2": _Family(_QWEN2, normalizer=_NFC),
     "deepseek-r1-qwen": _Family(_QWEN2, add_bos=True),
+    "deepseek-coder": _Family(_DEEPSEEK_CODER),
 }
 
 

@@ -22,7 +22,7 @@ import xllamacpp
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 HERE = Path(__file__).parent
-KINDS = ["gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-r1-qwen"]
+KINDS = ["gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-r1-qwen", "deepseek-coder"]
 TEXTS = [
     "",
     " ",
@@ -105,6 +105,18 @@ def learn_across_boundaries() -> tuple[list[str], list[str]]:
     return sorted(vocabulary, key=vocabulary.__getitem__), [" ".join(pair) for pair in merges]
 
 
+def is_known_to_differ(kind: str, text: str) -> bool:
+    """Whether llama.cpp departs from the model's own tokenizer."""
+    match kind:
+        case "qwen2":  # it composes characters first (NFC), which llama.cpp leaves out
+            return unicodedata.normalize("NFC", text) != text
+        case (
+            "deepseek-coder"
+        ):  # U+3000 is in its range of CJK; llama.cpp replaces wide spaces first
+            return "\u3000" in text
+    return False
+
+
 def kinds() -> dict[str, object]:
     """Ids of TEXTS under each kind of pre-tokenizer with one small vocabulary."""
     tokens, merges = learn_across_boundaries()
@@ -117,9 +129,8 @@ def kinds() -> dict[str, object]:
             family = replace(make_tiny.LLAMA, pre=kind)
             make_tiny.write(path, 0, gguf.GGMLQuantizationType.Q4_0, tied=True, family=family)
             server = Server(path)
-            # Qwen2 composes characters first (NFC), which llama.cpp leaves out.
-            skip = [t for t in TEXTS if kind == "qwen2" and unicodedata.normalize("NFC", t) != t]
-            document["kinds"][kind] = [[t, server.encode(t)] for t in TEXTS if t not in skip]
+            texts = [t for t in TEXTS if not is_known_to_differ(kind, t)]
+            document["kinds"][kind] = [[t, server.encode(t)] for t in texts]
     return document
 
 

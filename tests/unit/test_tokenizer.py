@@ -76,7 +76,7 @@ def test_each_kind_splits_as_llama_cpp_does(kind: str) -> None:
     kinds = golden("tokens_kinds.json")["kinds"]
     assert mistakes(kind_metadata(kind), kinds[kind]) == []
     # The texts tell the kinds apart: another kind's ids must not do.
-    for other in {"gpt-2", "smollm", "llama-bpe", "deepseek-r1-qwen"} - {kind}:
+    for other in {"gpt-2", "smollm", "llama-bpe", "deepseek-r1-qwen", "deepseek-coder"} - {kind}:
         same = {kind, other} == {"qwen2", "deepseek-r1-qwen"}
         assert same or mistakes(kind_metadata(kind), kinds[other])
 
@@ -297,7 +297,15 @@ def test_special_ids_outside_the_vocabulary_are_refused(value: Any) -> None:
 def test_an_unknown_kind_is_named() -> None:
     with pytest.raises(OctavoError, match="viking"):
         tokenizer_json(kind_metadata("viking"))
-    assert {"smollm", "default", "gpt-2", "llama-bpe", "qwen2", "deepseek-r1-qwen"} == set(FAMILIES)
+
+
+def test_kinds_with_other_names() -> None:
+    for name in ("llama3", "llama-v3", "falcon3"):  # llama.cpp takes them for llama-bpe too
+        assert FAMILIES[name] is FAMILIES["llama-bpe"]
+    assert FAMILIES["default"] is FAMILIES["gpt-2"]
+    recorded = {"gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-r1-qwen", "deepseek-coder"}
+    assert set(golden("tokens_kinds.json")["kinds"]) == recorded
+    assert set(FAMILIES) == recorded | {"default", "llama3", "llama-v3", "falcon3"}
 
 
 def test_no_tokenizer_json_is_an_error() -> None:
