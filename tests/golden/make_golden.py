@@ -53,6 +53,11 @@ TINY_PROMPTS: dict[str, list[Prompt]] = {
         {"name": "37 tokens", "random": [37, 80]},
         {"name": "130 tokens", "random": [130, 105]},
     ],
+    "tiny_qwen3": [
+        {"name": "one token", "random": [1, 305]},
+        {"name": "37 tokens", "random": [37, 192]},
+        {"name": "130 tokens", "random": [130, 149]},
+    ],
 }
 FIRST_ORDINARY, TINY_VOCAB = 3, 600
 
@@ -112,6 +117,8 @@ class Oracle:
         if path.stem == "tiny_llama3":
             # transformers' GGUF loader leaves rope_freqs out: it has its own formula for them.
             config.rope_parameters |= {"rope_type": "llama3", **make_tiny.LLAMA3_ROPE}
+        if path.stem == "tiny_qwen3":
+            config.head_dim = make_tiny.QWEN3.head_dim  # not read from attention.key_length
         self.model = AutoModelForCausalLM.from_pretrained(
             **where, config=config, dtype=torch.float32
         ).eval()
@@ -138,6 +145,11 @@ class Oracle:
                 attention = f"model.layers.1.self_attn.{part}_proj"
                 names[f"blk.1.attn_{part}.weight"] = f"{attention}.weight"
                 names[f"blk.1.attn_{part}.bias"] = f"{attention}.bias"
+        if self.model.config.model_type == "qwen3":
+            for part in "qk":
+                attention = f"model.layers.1.self_attn.{part}"
+                names[f"blk.1.attn_{part}.weight"] = f"{attention}_proj.weight"
+                names[f"blk.1.attn_{part}_norm.weight"] = f"{attention}_norm.weight"
         for name, other in names.items():
             tensor = stored[name]
             expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)

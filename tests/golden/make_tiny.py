@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 HERE = Path(__file__).parent
-NAMES = ("tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3")
+NAMES = ("tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3")
 SEED = 1
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, CONTEXT = 3, 64, 4, 2, 160, 512
 HEAD_DIM = HIDDEN // HEADS
@@ -26,6 +26,7 @@ MERGES = 341
 VOCAB = len(SPECIALS) + 256 + MERGES
 WIDTH = 1.5  # weights are normal with this over the square root of their inputs
 BIAS = 0.5
+HEAD_GAIN = 1.5  # around which the gains of the heads lie
 # As in a Llama 3 config.json, with a context so short that 16 dimensions have all kinds of factors.
 LLAMA3_ROPE = {
     "factor": 8.0,
@@ -68,7 +69,8 @@ Bonjour 🙂 hello 🙂 goodbye 🚢🚢
 @dataclass(frozen=True)
 class Family:
     """What a model family has of its own; ``biased`` says that Q, K and V add a bias,
-    ``llama3_rope`` that its rotary frequencies are scaled by LLAMA3_ROPE."""
+    ``llama3_rope`` that its rotary frequencies are scaled by LLAMA3_ROPE, ``head_norm`` that every
+    head of Q and K is normalized."""
 
     architecture: str
     pre: str
@@ -76,11 +78,14 @@ class Family:
     eps: float
     biased: bool = False
     llama3_rope: bool = False
+    head_norm: bool = False
+    head_dim: int = HEAD_DIM
 
 
 LLAMA = Family("llama", "smollm", 10000.0, 1e-5)
 LLAMA3 = Family("llama", "smollm", 10000.0, 1e-5, llama3_rope=True)
 QWEN2 = Family("qwen2", "qwen2", 1e6, 1e-6, biased=True)
+QWEN3 = Family("qwen3", "qwen2", 1e6, 1e-6, head_norm=True, head_dim=24)
 
 
 def learn_bpe() -> tuple[list[str], list[str]]:
@@ -103,13 +108,13 @@ def learn_bpe() -> tuple[list[str], list[str]]:
     return tokens, [" ".join(pair) for pair in merges]
 
 
-def matrices(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def matrices(rng: np.random.Generator, head_dim: int) -> dict[str, np.ndarray]:
     """Random weights by GGUF name, float32, (rows, columns)."""
     shapes = {
-        "attn_q": (HEADS * HEAD_DIM, HIDDEN),
-        "attn_k": (KV_HEADS * HEAD_DIM, HIDDEN),
-        "attn_v": (KV_HEADS * HEAD_DIM, HIDDEN),
-        "attn_output": (HIDDEN, HEADS * HEAD_DIM),
+        "attn_q": (HEADS * head_dim, HIDDEN),
+        "attn_k": (KV_HEADS * head_dim, HIDDEN),
+        "attn_v": (KV_HEADS * head_dim, HIDDEN),
+        "attn_output": (HIDDEN, HEADS * head_dim),
         "ffn_gate": (FFN, HIDDEN),
         "ffn_up": (FFN, HIDDEN),
         "ffn_down": (HIDDEN, FFN),
@@ -166,7 +171,10 @@ def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
     writer.add_rope_freq_base(family.rope_base)
-    writer.add_rope_dimension_count(HEAD_DIM)
+    if family.head_dim != HEAD_DIM:
+        writer.add_key_length(family.head_dim)
+        writer.add_value_length(family.head_dim)
+    writer.add_rope_dimension_count(family.head_dim)
     writer.add_layer_norm_rms_eps(family.eps)
     writer.add_vocab_size(VOCAB)
     writer.add_tokenizer_model("gpt2")
@@ -203,7 +211,7 @@ def write(
     add(
         "token_embd.weight", normal(rng, (VOCAB, HIDDEN), EMBEDDING), gguf.GGMLQuantizationType.Q8_0
     )
-    for name, values in matrices(rng).items():
+    for name, values in matrices(rng, family.head_dim).items():
         add(name, values, matrix_type)
     norms = [f"blk.{i}.{kind}_norm.weight" for i in range(LAYERS) for kind in ("attn", "ffn")]
     for name in [*norms, "output_norm.weight"]:
@@ -213,6 +221,10 @@ def write(
     if family.biased:
         for name, values in biases(rng).items():
             add(name, values, gguf.GGMLQuantizationType.F32)
+    if family.head_norm:
+        for name in [f"blk.{i}.attn_{part}_norm.weight" for i in range(LAYERS) for part in "qk"]:
+            gain = HEAD_GAIN * (1 + normal(rng, (family.head_dim,), 0.2))
+            add(name, gain, gguf.GGMLQuantizationType.F32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -231,6 +243,8 @@ def write_named(name: str, path: Path) -> None:
             write(path, SEED, q4_0, tied=True, family=QWEN2)
         case "tiny_llama3":
             write(path, SEED, q4_0, tied=True, family=LLAMA3)
+        case "tiny_qwen3":
+            write(path, SEED, q4_0, tied=True, family=QWEN3)
 
 
 if __name__ == "__main__":

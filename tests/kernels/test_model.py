@@ -20,7 +20,7 @@ from tests.kernels.harness import Case, Harness
 
 GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))
 TINY = ROOT / "tests/golden/tiny.gguf"
-NAMES = ["tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3"]
+NAMES = ["tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3"]
 CONTEXT = 128
 
 
