@@ -127,9 +127,12 @@ class Engine:
         config: GenerateConfig,
         ends: frozenset[int],
         reasoning: Reasoning | None = None,
+        strip_space: bool = False,
     ) -> Run:
-        session = Session(ready.model.pool)
-        return Run(ready.model, session, ready.scheduler, config, self._host, ends, reasoning)
+        model, session = ready.model, Session(ready.model.pool)
+        return Run(
+            model, session, ready.scheduler, config, self._host, ends, reasoning, strip_space
+        )
 
     def generate(
         self,
@@ -198,7 +201,7 @@ class Engine:
                     f"the context holds {ready.model.context}.",
                     "Start a new conversation or shorten the message.",
                 )
-            run = self._run(ready, config, ready.model.special.eos, reasoning)
+            run = self._run(ready, config, ready.model.special.eos, reasoning, begin.strip_space)
             request.run = run
             if begin.answered:
                 run.follow(ids[-begin.answered :], begin.rest)
@@ -230,7 +233,9 @@ class Engine:
             if key is not None and run.answer.finish_reason != "stop":
                 answered = begin.answered + len(run.answer.ids)
                 so_far = ids + run.answer.ids
-                self._unfinished[key] = Prompt(so_far, reasoning, answered, run.rest)
+                self._unfinished[key] = Prompt(
+                    so_far, reasoning, answered, run.rest, begin.strip_space
+                )
                 while len(self._unfinished) > MOST_UNFINISHED:
                     self._unfinished.popitem(last=False)
         finally:

@@ -161,7 +161,6 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], deviation: float) -
 
 def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     """The hyperparameters, the tokenizer and the chat template."""
-    tokens, merges = learn_bpe()
     writer.add_name("Octavo tiny")
     writer.add_license("apache-2.0")
     writer.add_context_length(CONTEXT)
@@ -177,6 +176,13 @@ def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     writer.add_rope_dimension_count(family.head_dim)
     writer.add_layer_norm_rms_eps(family.eps)
     writer.add_vocab_size(VOCAB)
+    add_tokenizer(writer, family)
+    writer.add_chat_template(TEMPLATE)
+
+
+def add_tokenizer(writer: gguf.GGUFWriter, family: Family) -> None:
+    """The vocabulary and the special tokens."""
+    tokens, merges = learn_bpe()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(family.pre)
     writer.add_token_list(tokens)
@@ -187,7 +193,6 @@ def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     writer.add_bos_token_id(SPECIALS.index("<|im_start|>"))
     writer.add_eos_token_id(SPECIALS.index("<|im_end|>"))
     writer.add_add_bos_token(False)
-    writer.add_chat_template(TEMPLATE)
 
 
 def write(
