@@ -54,6 +54,7 @@ TINY_PROMPTS: dict[str, list[Prompt]] = {
         {"name": "130 tokens", "random": [130, 105]},
     ],
     "tiny_qwen3": [
+        {"name": "name", "user": "Where is the name of the numbers?"},
         {"name": "one token", "random": [1, 305]},
         {"name": "37 tokens", "random": [37, 192]},
         {"name": "130 tokens", "random": [130, 149]},
