@@ -98,7 +98,8 @@ class _Burst:
 
 
 class Run:
-    """One answer under way; ``ends`` are the ids that end it, ``reasoning`` cuts its text."""
+    """One answer under way; ``ends`` are the ids that end it, ``reasoning`` cuts its text,
+    which does not begin with a space if ``strip_space``."""
 
     def __init__(
         self,
@@ -109,6 +110,7 @@ class Run:
         host: Host,
         ends: frozenset[int],
         reasoning: Reasoning | None = None,
+        strip_space: bool = False,
     ) -> None:
         self.move(model, session, scheduler)
         self.config = config
@@ -119,7 +121,7 @@ class Run:
         self._earlier: list[int] = []  # of the answer that this one continues
         self._prompt: list[int] = []
         self._dropped = 0  # tokens, after the first ones that are kept, for want of room
-        self._decoder = StreamDecoder(model.token_bytes)
+        self._decoder = StreamDecoder(model.token_bytes, strip_space)
         self._reasoning = reasoning or Reasoning()
         self._stops = StopStrings(config.stop)
         self.answer = Answer()

@@ -129,9 +129,12 @@ class Engine:
         config: GenerateConfig,
         ends: frozenset[int],
         reasoning: Reasoning | None = None,
+        strip_space: bool = False,
     ) -> Run:
-        session = Session(ready.model.pool)
-        return Run(ready.model, session, ready.scheduler, config, self._host, ends, reasoning)
+        model, session = ready.model, Session(ready.model.pool)
+        return Run(
+            model, session, ready.scheduler, config, self._host, ends, reasoning, strip_space
+        )
 
     def generate(
         self,
@@ -204,7 +207,7 @@ class Engine:
                 raise OctavoError("request.invalid", "The context is too short to slide.")
             if config.schema is not None:
                 reasoning = Reasoning()  # an answer of a form has no other part
-            run = self._run(ready, config, ready.model.special.eos, reasoning)
+            run = self._run(ready, config, ready.model.special.eos, reasoning, begin.strip_space)
             request.run = run
             if begin.answered:
                 run.follow(ids[-begin.answered :], begin.rest, begin.tail)
@@ -240,7 +243,9 @@ class Engine:
                 answered = begin.answered + len(run.answer.ids)
                 so_far = ids + run.answer.ids
                 tail = (begin.tail + run.answer.text)[-MAX_STOP:]
-                self._unfinished[key] = Prompt(so_far, reasoning, answered, run.rest, tail)
+                self._unfinished[key] = Prompt(
+                    so_far, reasoning, answered, run.rest, tail, begin.strip_space
+                )
                 while len(self._unfinished) > MOST_UNFINISHED:
                     self._unfinished.popitem(last=False)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -28,7 +29,7 @@ from engine.models.plans import (
 )
 from engine.ops.attention import KV_BLOCK, KVLayout
 from engine.ops.state import STEP, StepRecord
-from engine.plan import Plan, Traits
+from engine.plan import Plan, Traits, Weight
 from engine.prompt import Prompts
 from engine.tokenizer import Encoder
 from engine.tokenizer.decoder import token_bytes
@@ -181,14 +182,22 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             plans = {name: plan.varied(choices) for name, plan in plans.items()}
         num_blocks = first_blocks(budget)
         tensors = persistent_tensors(plans.values()) | pools_of(plans.values(), num_blocks)
-        await device.allocate(tensors.values())
-        device.write(kv.rope, rope_table(model.config, context))
+        factors = model.config.rope_factors
+        extra = [factors] if factors else []  # a weight of no plan
+        weights = weights_of(plans.values()) + extra
+        await device.allocate([*tensors.values(), *extra])
+        if not factors:
+            device.write(kv.rope, rope_table(model.config, context))
         # In this order, as each begins with work for this thread; then all three mostly wait.
         _, encoder, _ = await _together(
             device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),
             host.open_tokenizer(tokenizer),
-            _upload(host, device, gguf, manifest, list(plans.values()), first, progress),
+            _upload(host, device, gguf, manifest, weights, first, progress),
         )
+        if factors:
+            # Only now have they come; the device has them, as it has all weights.
+            divisors = array("f", await device.read(factors))[: kv.head_dim // 2]
+            device.write(kv.rope, rope_table(model.config, context, divisors))
         sample = await _warm_up(host, device, context, progress)
         table = token_bytes(gguf.metadata)
         special = special_ids(gguf.metadata)
@@ -290,12 +299,12 @@ async def _upload(
     device: Device,
     gguf: GGUF,
     manifest: _Manifest,
-    plans: list[Plan],
+    weights: list[Weight],
     first: Any,
     progress: StageProgress,
 ) -> None:
     """All shards, in order; the next one is read while the device takes this one."""
-    jobs = shard_jobs(gguf, weights_of(plans), manifest.shard_sizes)
+    jobs = shard_jobs(gguf, weights, manifest.shard_sizes)
     done = 0
     progress("weights", 0, manifest.size, "bytes")
     shard = first

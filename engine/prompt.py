@@ -23,6 +23,7 @@ from engine.chat import ChatTemplate
 from engine.errors import OctavoError
 from engine.reasoning import Reasoning
 from engine.tokenizer import Encoder
+from engine.tokenizer.pieces import CONTINUES
 from engine.tokenizer.spec import SpecialTokens
 from engine.tokenizer.vocabulary import THINK_CLOSE, THINK_OPEN
 
@@ -35,7 +36,8 @@ class Prompt:
     """Token ids, and where the text after them stands.
 
     The last ``answered`` ids are the beginning of an answer that goes on; its text ended with
-    ``tail``, and then ``rest``, bytes of a character that was cut.
+    ``tail``, and then ``rest``, bytes of a character that was cut. With ``strip_space``, a space
+    that begins the answer is the tokenizer's.
     """
 
     ids: list[int]
@@ -43,6 +45,7 @@ class Prompt:
     answered: int = 0
     rest: bytes = b""
     tail: str = ""
+    strip_space: bool = False
 
 
 class Prompts:
@@ -80,12 +83,14 @@ class Prompts:
             tools=self._guard.broken(tools, marks.mark) if tools else None,
         )
         ids: list[int] = []
-        for piece in marks.cut(text):
-            ids += await self._encoder.encode(piece)
+        continues = CONTINUES if self._special.space_prefix else ""
+        for i, piece in enumerate(marks.cut(text)):
+            ids += await self._encoder.encode(continues + piece if i else piece)
         bos = self._special.bos
         if self._special.add_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
-        return Prompt(ids, self._reasoning_after(text))
+        reasoning = self._reasoning_after(text)
+        return Prompt(ids, reasoning, strip_space=self._special.space_prefix)
 
     def _check_place(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None

@@ -56,7 +56,8 @@ class Device(Protocol):
         ...
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
-        """Bytes of a state, KV or weight tensor (first plane), for tests and measurements."""
+        """Bytes of a state, KV or weight tensor (first plane): for the rope's
+        factors, tests and measurements."""
         ...
 
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:

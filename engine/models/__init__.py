@@ -9,11 +9,13 @@ from engine.errors import OctavoError
 from engine.models.base import Model, ModelConfig
 from engine.models.llama import Llama
 from engine.models.qwen2 import Qwen2
+from engine.models.qwen3 import Qwen3
 from engine.weights.gguf import GGUF
 
 ARCHITECTURES: dict[str, type[Model]] = {
     "llama": Llama,
     "qwen2": Qwen2,
+    "qwen3": Qwen3,
 }
 
 

@@ -18,7 +18,11 @@ from engine.weights.quants import make_weight
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shapes of a decoder-only transformer; ``context`` is what it was trained for, in tokens."""
+    """Shapes of a decoder-only transformer; ``context`` is what it was trained for, in tokens.
+
+    ``rope_scale`` divides positions ("linear" scaling); ``rope_factors``, (head_dim / 2,) f32,
+    divide the frequencies of the rotary pairs (Llama 3).
+    """
 
     architecture: str
     name: str
@@ -34,6 +38,8 @@ class ModelConfig:
     eps: float
     parameters: int
     rope_halves: bool = False
+    rope_scale: float = 1.0
+    rope_factors: Weight | None = None
 
     def kv_block_values(self) -> int:
         """Values in one block of one pool; every layer has two of them."""
@@ -100,9 +106,6 @@ def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
     """The configuration that Llama-like models keep in their metadata."""
     meta = gguf.metadata
     arch = str(required(meta, "general.architecture"))
-    scaling = meta.get(f"{arch}.rope.scaling.type", "none")
-    if scaling != "none":
-        raise OctavoError("model.architecture", f"Rope scaling {scaling!r} is not supported.")
     hidden = positive(meta, f"{arch}.embedding_length")
     q_heads = positive(meta, f"{arch}.attention.head_count")
     kv_heads = positive(meta, f"{arch}.attention.head_count_kv", q_heads)
@@ -133,7 +136,26 @@ def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
         eps=number(meta, f"{arch}.attention.layer_norm_rms_epsilon", 1e-5),
         parameters=sum(prod(t.shape) for t in gguf.tensors.values()),
         rope_halves=rope_halves,
+        rope_scale=_rope_scale(meta, arch),
+        rope_factors=_rope_factors(gguf, head_dim),
     )
+
+
+def _rope_scale(metadata: Mapping[str, Any], arch: str) -> float:
+    """What positions are divided by. As in llama.cpp, a file that names no type means "linear"."""
+    kind = metadata.get(f"{arch}.rope.scaling.type", "linear")
+    if kind == "none":
+        return 1.0
+    if kind != "linear":
+        raise OctavoError("model.architecture", f"Rope scaling {kind!r} is not supported.")
+    old_name = number(metadata, f"{arch}.rope.scale_linear", 1.0)
+    return number(metadata, f"{arch}.rope.scaling.factor", old_name)
+
+
+def _rope_factors(gguf: GGUF, head_dim: int) -> Weight | None:
+    """The tensor that llama.cpp's converter makes of Llama 3's rope scaling, if there is one."""
+    name = "rope_freqs.weight"
+    return weight(gguf, name, head_dim // 2) if name in gguf.tensors else None
 
 
 def weight(gguf: GGUF, source: str, *shape: int) -> Weight:

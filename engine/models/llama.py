@@ -20,6 +20,7 @@ class _Layer:
     attn_norm: Norm
     qkv: Weight
     qkv_bias: Weight | None
+    head_norm: Norm | None
     out: Weight
     ffn_norm: Norm
     gate_up: Weight
@@ -29,11 +30,12 @@ class _Layer:
 class Llama:
     """Decoder-only transformer with RMS norm, rotary embedding and a SiLU-gated unit.
 
-    Families built alike differ by the two class attributes.
+    Families built alike differ by the class attributes.
     """
 
     rope_halves = False  # whether rotary pairs are (i, i + head_dim / 2)
     qkv_bias = False  # whether Q, K and V add a bias
+    head_norm = False  # whether every head of Q and K is normalized
 
     def __init__(self, gguf: GGUF) -> None:
         c = self.config = read_config(gguf, rope_halves=self.rope_halves)
@@ -54,11 +56,17 @@ class Llama:
             attn_norm=Norm(weight(gguf, f"{at}.attn_norm.weight", c.hidden), c.eps),
             qkv=stacked(gguf, f"{at}.attn_qkv", rows, c.hidden),
             qkv_bias=stacked(gguf, f"{at}.attn_qkv_bias", biases) if self.qkv_bias else None,
+            head_norm=self._head_norm(gguf, at) if self.head_norm else None,
             out=weight(gguf, f"{at}.attn_output.weight", c.hidden, q),
             ffn_norm=Norm(weight(gguf, f"{at}.ffn_norm.weight", c.hidden), c.eps),
             gate_up=stacked(gguf, f"{at}.ffn_gate_up", gate_up, c.hidden),
             down=weight(gguf, f"{at}.ffn_down.weight", c.hidden, c.ffn),
         )
+
+    def _head_norm(self, gguf: GGUF, at: str) -> Norm:
+        """The gains of a head of Q, then of K."""
+        parts = {f"{at}.attn_{part}_norm.weight": self.config.head_dim for part in "qk"}
+        return Norm(stacked(gguf, f"{at}.attn_qk_norm", parts), self.config.eps)
 
     def weights(self) -> list[Weight]:
         """All weights of the model."""
@@ -67,13 +75,18 @@ class Llama:
             found += [layer.attn_norm.gain, layer.qkv, layer.out, layer.ffn_norm.gain]
             found += [layer.gate_up, layer.down]
             found += [layer.qkv_bias] if layer.qkv_bias else []
+            found += [layer.head_norm.gain] if layer.head_norm else []
+        found += [self.config.rope_factors] if self.config.rope_factors else []
         return found
 
     def layers(self, b: PlanBuilder, tokens: Tensor, kv: KVLayout) -> Tensor:
         """Ids (M,) to hidden states (M, hidden) before the final norm."""
+        c = self.config
         x = ops.embed(b, tokens, self._embedding)
         for i, layer in enumerate(self._layers):
             qkv = ops.linear(b, x, layer.qkv, norm=layer.attn_norm, bias=layer.qkv_bias)
+            if layer.head_norm:
+                ops.head_norm(b, qkv, layer.head_norm.gain, c.eps, c.q_heads, c.kv_heads)
             attended = ops.attention(b, qkv, kv, i)
             x = ops.linear(b, attended, layer.out, residual=x)
             gated = ops.gated_linear(b, x, layer.gate_up, norm=layer.ffn_norm)

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
 
 from engine import ops
+from engine.errors import OctavoError
 from engine.models.base import Model, ModelConfig
 from engine.ops import KVLayout
 from engine.ops.state import logits_tensor, tokens_tensor
@@ -53,13 +55,21 @@ def build_plans(model: Model, traits: Traits, kv: KVLayout) -> dict[str, Plan]:
     return {b.name: b.build() for b in builders}
 
 
-def rope_table(config: ModelConfig, context: int) -> bytes:
-    """cos and sin of position * base^(-2i / head_dim), (context, head_dim / 2, 2) f32.
+def rope_table(config: ModelConfig, context: int, factors: Sequence[float] = ()) -> bytes:
+    """cos and sin of position / scale * base^(-2i / head_dim) / factor_i, (context, head_dim / 2,
+    2) f32, as ggml_rope_ext has it. ``factors`` are the numbers in ``config.rope_factors``.
 
-    Computed here in double precision: a shader's sin and cos may be off by 2^-11.
+    Computed here in double precision: a shader's sin and cos may be off by 2^-11. Raises
+    gguf.invalid for factors that are not positive numbers.
     """
     half = config.head_dim // 2
-    frequencies = [config.rope_base ** (-i / half) for i in range(half)]
+    factors = factors or [1.0] * half
+    if len(factors) != half or not all(0 < factor < math.inf for factor in factors):
+        raise OctavoError("gguf.invalid", "The factors of rope frequencies should be above 0.")
+    frequencies = [
+        config.rope_base ** (-i / half) / factor / config.rope_scale
+        for i, factor in enumerate(factors)
+    ]
     table = array("f")
     for position in range(context):
         for frequency in frequencies:

@@ -4,7 +4,7 @@ from engine.ops.attention import KVLayout, attention
 from engine.ops.choose import choose, logprobs
 from engine.ops.embed import embed, last_token
 from engine.ops.linear import gated_linear, linear
-from engine.ops.norm import rmsnorm
+from engine.ops.norm import head_norm, rmsnorm
 from engine.ops.sample import sample
 from engine.ops.shift import shift
 
@@ -14,6 +14,7 @@ __all__ = [
     "choose",
     "embed",
     "gated_linear",
+    "head_norm",
     "last_token",
     "linear",
     "logprobs",

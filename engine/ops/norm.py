@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from engine.ops.embed import weight_slots
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Weight
 from engine.shaders import Shader, Slot
+
+HEAD_TEAM = 16  # most lanes that share a head: each takes a vec4 or two
 
 
 def rmsnorm(b: PlanBuilder, x: Tensor, gain: Weight, eps: float) -> Tensor:
@@ -37,6 +40,47 @@ def rmsnorm(b: PlanBuilder, x: Tensor, gain: Weight, eps: float) -> Tensor:
 
     b.call(Call("rmsnorm", args, ("y",), reference, shader, grid))
     return y
+
+
+def head_norm(
+    b: PlanBuilder, qkv: Tensor, gain: Weight, eps: float, q_heads: int, kv_heads: int
+) -> None:
+    """Normalize every head of Q and K by RMS, in place: qkv (M, (q_heads + 2 kv_heads) * head_dim)
+    f32; ``gain`` (2 * head_dim,) has the gains of a head of Q, then of K.
+
+    A call of its own: attention_split has all eight buffers that WebGPU guarantees.
+    """
+    head_dim = gain.shape[0] // 2
+    team, workgroup, team_sum = norm_team(b)
+    team = min(team, HEAD_TEAM)
+    shader = Shader(
+        "head_norm",
+        (
+            Slot("qkv", "array<vec4<f32>>", "read_write"),
+            *weight_slots("gain", gain),
+        ),
+        lib=(team_sum,),
+        consts={
+            "WORKGROUP": workgroup,
+            "TEAM": team,
+            "HEAD_DIM": head_dim,
+            "Q_HEADS": q_heads,
+            "KV_HEADS": kv_heads,
+        },
+        overrides={"EPS": eps},
+    )
+    heads = q_heads + kv_heads
+    grid = Grid(ceil(heads / (workgroup // team)), tokens=1 if b.tokens > 1 else 0)
+
+    def reference(a: Mapping[str, Any]) -> None:
+        n = int(a["step"][NUM_TOKENS])
+        rows = a["qkv"][:n].reshape(n, -1, head_dim)
+        gains = a["gain"].reshape(2, head_dim)
+        rows[:, :q_heads] = normalize(rows[:, :q_heads], gains[0], eps)
+        rows[:, q_heads:heads] = normalize(rows[:, q_heads:heads], gains[1], eps)
+
+    args = {"step": STEP, "qkv": qkv, "gain": gain}
+    b.call(Call("head_norm", args, ("qkv",), reference, shader, grid))
 
 
 def norm_team(b: PlanBuilder) -> tuple[int, int, str]:

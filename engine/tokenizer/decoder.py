@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from engine.errors import OctavoError
+from engine.tokenizer.pieces import SPACE
 from engine.tokenizer.vocabulary import (
+    BYTE,
     CONTROL,
     THINK_CLOSE,
     THINK_OPEN,
+    UNKNOWN,
     USER_DEFINED,
     read_vocabulary,
 )
@@ -48,10 +53,17 @@ def token_bytes(metadata: dict[str, Any]) -> list[bytes]:
     """For each token id the bytes it stands for; control tokens stand for none, but
     for those that ``engine.reasoning`` looks for.
 
-    User-defined tokens are stored as plain text, all others in the byte alphabet.
+    User-defined tokens are stored as plain text, all others in the byte alphabet or as
+    SentencePiece's pieces. An unknown token stands for nothing either.
     """
     vocabulary = read_vocabulary(metadata)
-    table = [_from_alphabet(token) for token in vocabulary.tokens]
+    read = _from_piece if vocabulary.is_pieces else _from_alphabet
+    table = [read(token) for token in vocabulary.tokens]
+    if vocabulary.is_pieces:
+        for index in vocabulary.of_type(BYTE):
+            table[index] = _from_byte(vocabulary.tokens[index])
+        for index in vocabulary.of_type(UNKNOWN):
+            table[index] = b""
     for index in vocabulary.of_type(USER_DEFINED):
         table[index] = vocabulary.tokens[index].encode()
     for index in vocabulary.of_type(CONTROL):
@@ -68,15 +80,28 @@ def _from_alphabet(token: str) -> bytes:
         return token.encode()
 
 
+def _from_piece(token: str) -> bytes:
+    return token.replace(SPACE, " ").encode()
+
+
+def _from_byte(token: str) -> bytes:
+    """<0xNN>, or OctavoError gguf.invalid."""
+    match = re.fullmatch("<0x([0-9A-Fa-f]{2})>", token)
+    if not match:
+        raise OctavoError("gguf.invalid", f"The byte token {token!r} names no byte.")
+    return bytes.fromhex(match[1])
+
+
 class StreamDecoder:
     """Turns token ids into text as they come, never showing half a character.
 
     The pieces, the flushed one too, add up to the joined bytes decoded at once with
-    ``errors="replace"``.
+    ``errors="replace"``, without the space at the beginning if ``strip_space``.
     """
 
-    def __init__(self, table: Sequence[bytes]) -> None:
+    def __init__(self, table: Sequence[bytes], strip_space: bool = False) -> None:
         self._table = table
+        self._strip_space = strip_space
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, ids: Iterable[int]) -> str:
@@ -85,7 +110,11 @@ class StreamDecoder:
         Ids past the table are padding of the output matrix and stand for nothing.
         """
         table, size = self._table, len(self._table)
-        return self._utf8.decode(b"".join([table[i] for i in ids if 0 <= i < size]))
+        text = self._utf8.decode(b"".join([table[i] for i in ids if 0 <= i < size]))
+        if self._strip_space and text:
+            self._strip_space = False
+            return text.removeprefix(" ")
+        return text
 
     @property
     def rest(self) -> bytes:
@@ -94,6 +123,7 @@ class StreamDecoder:
 
     def follow(self, rest: bytes) -> None:
         """Begin with the ``rest`` of a text that this one continues."""
+        self._strip_space = False
         self._utf8.setstate((rest, 0))
 
     def flush(self) -> str:

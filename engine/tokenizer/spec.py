@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import OctavoError
+from engine.tokenizer import pieces
 from engine.tokenizer.vocabulary import (
     CONTROL,
+    UNKNOWN,
     USER_DEFINED,
     Vocabulary,
     read_vocabulary,
@@ -44,12 +46,14 @@ class SpecialTokens:
     """Token ids with a meaning of their own.
 
     ``bos`` begins a text, or is None; any of ``eos`` ends an answer; ``add_bos`` says that a
-    prompt which does not begin with ``bos`` yet should.
+    prompt which does not begin with ``bos`` yet should; ``space_prefix`` that the tokenizer puts
+    a space before a text, unless that begins with ``pieces.CONTINUES``.
     """
 
     bos: int | None
     eos: frozenset[int]
     add_bos: bool
+    space_prefix: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +83,24 @@ def _split(pattern: str) -> dict[str, Any]:
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _NFC = {"type": "NFC"}
 _GPT2 = _Family((_byte_level(True),))
+_LLAMA3 = _Family((_split(_LLAMA3_PATTERN), _byte_level(False)), ignore_merges=True, add_bos=True)
+_DEEPSEEK_CODER = (
+    *map(_split, (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u0800-\u9fa5\uac00-\ud7ff]+")),
+    _DIGITS,
+    _byte_level(False),
+)
 _QWEN2 = (_split(_QWEN2_PATTERN), _byte_level(False))
 FAMILIES: dict[str, _Family] = {
     "gpt-2": _GPT2,
     "default": _GPT2,
     "smollm": _Family((_DIGITS, _byte_level(True))),
-    "llama-bpe": _Family(
-        (_split(_LLAMA3_PATTERN), _byte_level(False)), ignore_merges=True, add_bos=True
-    ),
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "falcon3": _LLAMA3,
     "qwen2": _Family(_QWEN2, normalizer=_NFC),
     "deepseek-r1-qwen": _Family(_QWEN2, add_bos=True),
+    "deepseek-coder": _Family(_DEEPSEEK_CODER),
 }
 
 
@@ -99,37 +111,59 @@ def tokenizer_json(metadata: dict[str, Any]) -> str:
     Raises tokenizer.unsupported for an unknown kind and gguf.invalid for bad tables.
     """
     vocabulary = read_vocabulary(metadata)
-    family = _family(metadata)
-    ids = {token: index for index, token in enumerate(vocabulary.tokens)}
     document = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": _added_tokens(vocabulary),
-        "normalizer": family.normalizer,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(family.steps)},
         "post_processor": None,
-        "decoder": _byte_level(True),
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": family.ignore_merges,
-            "vocab": ids,
-            "merges": _merges(metadata, ids),
-        },
+        **(_of_pieces if vocabulary.is_pieces else _of_bytes)(metadata, vocabulary),
     }
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
+def _of_bytes(metadata: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
+    """What is peculiar to byte-level BPE."""
+    family = _family(metadata)
+    ids = {token: index for index, token in enumerate(vocabulary.tokens)}
+    own = {"ignore_merges": family.ignore_merges, "merges": _merges(metadata, ids)}
+    return {
+        "normalizer": family.normalizer,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(family.steps)},
+        "decoder": _byte_level(True),
+        "model": {**_bpe(ids), **own},
+    }
+
+
+def _of_pieces(metadata: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
+    """What is peculiar to SentencePiece."""
+    ids = {token: index for index, token in enumerate(vocabulary.tokens)}
+    return {
+        "normalizer": pieces.normalizer(metadata),
+        "pre_tokenizer": None,
+        "decoder": pieces.decoder(),
+        "model": {**_bpe(ids), **pieces.model(metadata, vocabulary)},
+    }
+
+
+def _bpe(ids: dict[str, int]) -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": ids,
+    }
+
+
 def control_texts(metadata: dict[str, Any]) -> list[str]:
-    """What the control tokens look like in a text."""
+    """What the control tokens look like in a text, and the unknown token."""
     vocabulary = read_vocabulary(metadata)
-    return [vocabulary.tokens[index] for index in vocabulary.of_type(CONTROL)]
+    return [vocabulary.tokens[index] for index in vocabulary.of_type(CONTROL, UNKNOWN)]
 
 
 def markup_texts(metadata: dict[str, Any]) -> list[str]:
@@ -143,15 +177,16 @@ def special_ids(metadata: dict[str, Any]) -> SpecialTokens:
     """The special token ids; raises gguf.invalid when one is outside the vocabulary."""
     vocabulary = read_vocabulary(metadata)
     size = len(vocabulary.tokens)
-    ends = (_token_id(metadata, key, size) for key in END_KEYS)
-    named = {index for index in ends if index is not None}
+    found = (_token_id(metadata, key, size) for key in END_KEYS)
+    named = {index for index in found if index is not None}
     marked = {
         index for index in vocabulary.of_type(CONTROL) if vocabulary.tokens[index] in END_TOKENS
     }
     bos = _token_id(metadata, "bos_token_id", size)
-    default = _family(metadata).add_bos
+    default = vocabulary.is_pieces or _family(metadata).add_bos
     add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", default)) and bos is not None
-    return SpecialTokens(bos, frozenset(named | marked), add_bos)
+    ends = frozenset(named | marked)
+    return SpecialTokens(bos, ends, add_bos, pieces.has_space_prefix(metadata))
 
 
 def _family(metadata: dict[str, Any]) -> _Family:
@@ -175,9 +210,9 @@ def _added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
             "lstrip": False,
             "rstrip": False,
             "normalized": False,
-            "special": vocabulary.types[index] == CONTROL,
+            "special": vocabulary.types[index] != USER_DEFINED,
         }
-        for index in vocabulary.of_type(CONTROL, USER_DEFINED)
+        for index in vocabulary.of_type(CONTROL, UNKNOWN, USER_DEFINED)
         if vocabulary.tokens[index]
     ]
 

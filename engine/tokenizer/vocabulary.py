@@ -15,10 +15,15 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Token texts as stored (byte-level alphabet for gpt2), and one type for each."""
+    """Token texts as stored, and one type for each.
+
+    They are in the byte-level alphabet, or, with ``is_pieces``, SentencePiece's
+    (``engine.tokenizer.pieces``).
+    """
 
     tokens: list[str]
     types: list[int]
+    is_pieces: bool = False
 
     def of_type(self, *kinds: int) -> list[int]:
         """Ids of the tokens of these types, ascending."""
@@ -26,22 +31,22 @@ class Vocabulary:
 
 
 def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
-    """The vocabulary of a byte-level BPE model.
+    """The vocabulary of a BPE model, byte-level or SentencePiece's.
 
     Raises tokenizer.unsupported for another tokenizer model and gguf.invalid for bad lists.
     """
     model = metadata.get("tokenizer.ggml.model")
-    if model != "gpt2":
+    if model not in ("gpt2", "llama"):
         raise OctavoError(
             "tokenizer.unsupported",
             f"The tokenizer model {model!r} is not supported.",
-            "Byte-level BPE tokenizers (gpt2) are.",
+            "Byte-level BPE (gpt2) and SentencePiece BPE (llama) are.",
         )
     tokens = string_list(metadata, "tokenizer.ggml.tokens")
     types = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
     if not isinstance(types, list) or len(types) != len(tokens):
         raise OctavoError("gguf.invalid", "There is not exactly one token type for each token.")
-    return Vocabulary(tokens, types)
+    return Vocabulary(tokens, types, model == "llama")
 
 
 def string_list(metadata: dict[str, Any], key: str) -> list[str]:

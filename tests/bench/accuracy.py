@@ -61,7 +61,9 @@ class Weights:
         return dequantize(info.quant, self._data[info.offset : info.offset + info.nbytes])
 
 
-def record(model: Model, traits: Traits, count: int) -> tuple[Plan, Tensor, dict[str, np.ndarray]]:
+def record(
+    model: Model, traits: Traits, count: int, weights: Weights
+) -> tuple[Plan, Tensor, dict[str, np.ndarray]]:
     """A plan from ``count`` ids to logits (count, vocab), those logits, and its constants."""
     blocks = -(-count // KV_BLOCK)
     kv = model.config.kv_layout(blocks, count)
@@ -70,7 +72,9 @@ def record(model: Model, traits: Traits, count: int) -> tuple[Plan, Tensor, dict
     # The engine runs the head for one token; its reference does as many rows as there are.
     b.tokens = 1
     logits = model.head(b, x)
-    rope = np.frombuffer(rope_table(model.config, count), np.float32).reshape(kv.rope.shape)
+    factors = model.config.rope_factors
+    table = rope_table(model.config, count, list(weights.array(factors)) if factors else ())
+    rope = np.frombuffer(table, np.float32).reshape(kv.rope.shape)
     return b.build(), logits, {"rope": rope, "block_table": np.arange(blocks, dtype=np.uint32)}
 
 
@@ -108,7 +112,7 @@ def passage_of(data: bytes) -> dict[str, Any]:
 
 def log_probabilities(model: Model, traits: Traits, weights: Weights, ids: list[int]) -> np.ndarray:
     """log p (tokens - 1, vocab) of the token after each of ``ids`` but the last."""
-    plan, logits, constants = record(model, traits, len(ids))
+    plan, logits, constants = record(model, traits, len(ids), weights)
     constants["tokens"] = np.array(ids, np.uint32)
     constants[STEP.name] = np.frombuffer(StepRecord(0, len(ids)).pack(), np.uint32)
     return log_softmax(run(plan, constants, weights)[logits.name][:-1])

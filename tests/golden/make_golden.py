@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import make_tiny
 import numpy as np
 import tokenizers
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 HERE = Path(__file__).parent
 Prompt = dict[str, Any]
@@ -44,6 +45,18 @@ TINY_PROMPTS: dict[str, list[Prompt]] = {
         {"name": "window", "user": "Where is the window of the numbers?"},
         {"name": "one token", "random": [1, 422]},
         {"name": "37 tokens", "random": [37, 37]},
+        {"name": "130 tokens", "random": [130, 149]},
+    ],
+    "tiny_llama3": [
+        {"name": "clerk", "user": "Where is the clerk of the numbers?"},
+        {"name": "one token", "random": [1, 272]},
+        {"name": "37 tokens", "random": [37, 80]},
+        {"name": "130 tokens", "random": [130, 105]},
+    ],
+    "tiny_qwen3": [
+        {"name": "name", "user": "Where is the name of the numbers?"},
+        {"name": "one token", "random": [1, 305]},
+        {"name": "37 tokens", "random": [37, 192]},
         {"name": "130 tokens", "random": [130, 149]},
     ],
 }
@@ -101,7 +114,15 @@ class Oracle:
     def __init__(self, path: Path) -> None:
         where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
         self.path = path
-        self.model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
+        config = AutoConfig.from_pretrained(**where)
+        if path.stem == "tiny_llama3":
+            # transformers' GGUF loader leaves rope_freqs out: it has its own formula for them.
+            config.rope_parameters |= {"rope_type": "llama3", **make_tiny.LLAMA3_ROPE}
+        if path.stem == "tiny_qwen3":
+            config.head_dim = make_tiny.QWEN3.head_dim  # not read from attention.key_length
+        self.model = AutoModelForCausalLM.from_pretrained(
+            **where, config=config, dtype=torch.float32
+        ).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(**where)
         if self.model.config.model_type == "llama":
             split = tokenizers.pre_tokenizers
@@ -125,6 +146,11 @@ class Oracle:
                 attention = f"model.layers.1.self_attn.{part}_proj"
                 names[f"blk.1.attn_{part}.weight"] = f"{attention}.weight"
                 names[f"blk.1.attn_{part}.bias"] = f"{attention}.bias"
+        if self.model.config.model_type == "qwen3":
+            for part in "qk":
+                attention = f"model.layers.1.self_attn.{part}"
+                names[f"blk.1.attn_{part}.weight"] = f"{attention}_proj.weight"
+                names[f"blk.1.attn_{part}_norm.weight"] = f"{attention}_norm.weight"
         for name, other in names.items():
             tensor = stored[name]
             expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)

@@ -1,4 +1,4 @@
-"""Writes tiny.gguf, tiny_untied.gguf (Llama) and tiny_qwen2.gguf: random models from a seed.
+"""Writes the tiny models of NAMES, tiny.gguf and others beside it: random models from a seed.
 
 Run with the packages of the test group: ``python tests/golden/make_tiny.py``. The sizes are
 chosen to be awkward: a feed-forward width that is no power of two, three layers, grouped
@@ -8,6 +8,7 @@ heads. Weights are wide enough that greedy text varies instead of settling on on
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 HERE = Path(__file__).parent
-NAMES = ("tiny", "tiny_untied", "tiny_qwen2")
+NAMES = ("tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3")
 SEED = 1
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, CONTEXT = 3, 64, 4, 2, 160, 512
 HEAD_DIM = HIDDEN // HEADS
@@ -25,6 +26,14 @@ MERGES = 341
 VOCAB = len(SPECIALS) + 256 + MERGES
 WIDTH = 1.5  # weights are normal with this over the square root of their inputs
 BIAS = 0.5
+HEAD_GAIN = 1.5  # around which the gains of the heads lie
+# As in a Llama 3 config.json, with a context so short that 16 dimensions have all kinds of factors.
+LLAMA3_ROPE = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 EMBEDDING = 0.5
 TEMPLATE = (
     "{% for message in messages %}"
@@ -59,17 +68,24 @@ Bonjour 🙂 hello 🙂 goodbye 🚢🚢
 
 @dataclass(frozen=True)
 class Family:
-    """What a model family has of its own; ``biased`` says that Q, K and V add a bias."""
+    """What a model family has of its own; ``biased`` says that Q, K and V add a bias,
+    ``llama3_rope`` that its rotary frequencies are scaled by LLAMA3_ROPE, ``head_norm`` that every
+    head of Q and K is normalized."""
 
     architecture: str
     pre: str
     rope_base: float
     eps: float
-    biased: bool
+    biased: bool = False
+    llama3_rope: bool = False
+    head_norm: bool = False
+    head_dim: int = HEAD_DIM
 
 
-LLAMA = Family("llama", "smollm", 10000.0, 1e-5, biased=False)
+LLAMA = Family("llama", "smollm", 10000.0, 1e-5)
+LLAMA3 = Family("llama", "smollm", 10000.0, 1e-5, llama3_rope=True)
 QWEN2 = Family("qwen2", "qwen2", 1e6, 1e-6, biased=True)
+QWEN3 = Family("qwen3", "qwen2", 1e6, 1e-6, head_norm=True, head_dim=24)
 
 
 def learn_bpe() -> tuple[list[str], list[str]]:
@@ -92,13 +108,13 @@ def learn_bpe() -> tuple[list[str], list[str]]:
     return tokens, [" ".join(pair) for pair in merges]
 
 
-def matrices(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def matrices(rng: np.random.Generator, head_dim: int) -> dict[str, np.ndarray]:
     """Random weights by GGUF name, float32, (rows, columns)."""
     shapes = {
-        "attn_q": (HEADS * HEAD_DIM, HIDDEN),
-        "attn_k": (KV_HEADS * HEAD_DIM, HIDDEN),
-        "attn_v": (KV_HEADS * HEAD_DIM, HIDDEN),
-        "attn_output": (HIDDEN, HEADS * HEAD_DIM),
+        "attn_q": (HEADS * head_dim, HIDDEN),
+        "attn_k": (KV_HEADS * head_dim, HIDDEN),
+        "attn_v": (KV_HEADS * head_dim, HIDDEN),
+        "attn_output": (HIDDEN, HEADS * head_dim),
         "ffn_gate": (FFN, HIDDEN),
         "ffn_up": (FFN, HIDDEN),
         "ffn_down": (HIDDEN, FFN),
@@ -120,6 +136,24 @@ def biases(rng: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
+def llama3_factors(base: float) -> np.ndarray:
+    """What llama.cpp's converter writes as rope_freqs.weight: the divisors of the frequencies,
+    (HEAD_DIM / 2,) float32."""
+    rope = LLAMA3_ROPE
+    factors = []
+    for i in range(HEAD_DIM // 2):
+        turns = rope["original_max_position_embeddings"] * base ** (-2 * i / HEAD_DIM) / math.tau
+        if turns > rope["high_freq_factor"]:
+            factors.append(1.0)
+        elif turns < rope["low_freq_factor"]:
+            factors.append(rope["factor"])
+        else:
+            spread = rope["high_freq_factor"] - rope["low_freq_factor"]
+            smooth = (turns - rope["low_freq_factor"]) / spread
+            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(factors, np.float32)
+
+
 def normal(rng: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
     """Normally distributed float32 values around 0."""
     return (rng.standard_normal(shape) * deviation).astype(np.float32)
@@ -127,7 +161,6 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], deviation: float) -
 
 def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     """The hyperparameters, the tokenizer and the chat template."""
-    tokens, merges = learn_bpe()
     writer.add_name("Octavo tiny")
     writer.add_license("apache-2.0")
     writer.add_context_length(CONTEXT)
@@ -137,9 +170,19 @@ def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
     writer.add_rope_freq_base(family.rope_base)
-    writer.add_rope_dimension_count(HEAD_DIM)
+    if family.head_dim != HEAD_DIM:
+        writer.add_key_length(family.head_dim)
+        writer.add_value_length(family.head_dim)
+    writer.add_rope_dimension_count(family.head_dim)
     writer.add_layer_norm_rms_eps(family.eps)
     writer.add_vocab_size(VOCAB)
+    add_tokenizer(writer, family)
+    writer.add_chat_template(TEMPLATE)
+
+
+def add_tokenizer(writer: gguf.GGUFWriter, family: Family) -> None:
+    """The vocabulary and the special tokens."""
+    tokens, merges = learn_bpe()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(family.pre)
     writer.add_token_list(tokens)
@@ -150,7 +193,6 @@ def add_metadata(writer: gguf.GGUFWriter, family: Family) -> None:
     writer.add_bos_token_id(SPECIALS.index("<|im_start|>"))
     writer.add_eos_token_id(SPECIALS.index("<|im_end|>"))
     writer.add_add_bos_token(False)
-    writer.add_chat_template(TEMPLATE)
 
 
 def write(
@@ -168,10 +210,13 @@ def write(
     def add(name: str, values: np.ndarray, kind: gguf.GGMLQuantizationType) -> None:
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
+    if family.llama3_rope:
+        factors = llama3_factors(family.rope_base)
+        add("rope_freqs.weight", factors, gguf.GGMLQuantizationType.F32)
     add(
         "token_embd.weight", normal(rng, (VOCAB, HIDDEN), EMBEDDING), gguf.GGMLQuantizationType.Q8_0
     )
-    for name, values in matrices(rng).items():
+    for name, values in matrices(rng, family.head_dim).items():
         add(name, values, matrix_type)
     norms = [f"blk.{i}.{kind}_norm.weight" for i in range(LAYERS) for kind in ("attn", "ffn")]
     for name in [*norms, "output_norm.weight"]:
@@ -181,6 +226,10 @@ def write(
     if family.biased:
         for name, values in biases(rng).items():
             add(name, values, gguf.GGMLQuantizationType.F32)
+    if family.head_norm:
+        for name in [f"blk.{i}.attn_{part}_norm.weight" for i in range(LAYERS) for part in "qk"]:
+            gain = HEAD_GAIN * (1 + normal(rng, (family.head_dim,), 0.2))
+            add(name, gain, gguf.GGMLQuantizationType.F32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -197,6 +246,10 @@ def write_named(name: str, path: Path) -> None:
             write(path, SEED, q4_0, tied=False)
         case "tiny_qwen2":
             write(path, SEED, q4_0, tied=True, family=QWEN2)
+        case "tiny_llama3":
+            write(path, SEED, q4_0, tied=True, family=LLAMA3)
+        case "tiny_qwen3":
+            write(path, SEED, q4_0, tied=True, family=QWEN3)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes tokens_smollm2.json and tokens_kinds.json: token ids as llama.cpp computes them.
+"""Writes the files tokens_*.json: token ids as llama.cpp computes them.
 
 llama.cpp (the package `xllamacpp`) has its own vocabulary reader, pre-tokenizers and BPE, so
 its ids check ours independently. See README.md beside this file for the exact commands.
@@ -8,6 +8,7 @@ its ids check ours independently. See README.md beside this file for the exact c
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import tempfile
@@ -18,11 +19,12 @@ from pathlib import Path
 
 import gguf
 import make_tiny
+import sentencepiece
 import xllamacpp
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 HERE = Path(__file__).parent
-KINDS = ["gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-r1-qwen"]
+KINDS = ["gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-r1-qwen", "deepseek-coder"]
 TEXTS = [
     "",
     " ",
@@ -61,6 +63,15 @@ TEXTS = [
     "Ġword Ċ ▁ ## @@ </s> <unk> [INST] [CLS]",
     "CamelCaseWords snake_case_words kebab-case-words SCREAMING_CASE x86_64 v1.2.3-rc4",
     "ﬁ ﬀ ǆ Å Ω ㎏ ｆｕｌｌ ｗｉｄｔｈ １２３",
+]
+# Where SentencePiece's own ways show: control tokens, spaces beside them, the space's sign.
+PIECE_TEXTS = [
+    "<s>[INST] Hello [/INST] Hi there</s>",
+    "<s> a</s>b </s> c<s><s>",
+    "<|user|>\nWhere is the ship?</s>\n<|user|> x<|user|>y",
+    "\u2581a \u2581 b\u2581\u2581c",
+    "<0x41><0x0A> <unk> </ s> </s",
+    "   leading\n   and   more",
 ]
 
 
@@ -105,6 +116,18 @@ def learn_across_boundaries() -> tuple[list[str], list[str]]:
     return sorted(vocabulary, key=vocabulary.__getitem__), [" ".join(pair) for pair in merges]
 
 
+def is_known_to_differ(kind: str, text: str) -> bool:
+    """Whether llama.cpp departs from the model's own tokenizer."""
+    match kind:
+        case "qwen2":  # it composes characters first (NFC), which llama.cpp leaves out
+            return unicodedata.normalize("NFC", text) != text
+        case (
+            "deepseek-coder"
+        ):  # U+3000 is in its range of CJK; llama.cpp replaces wide spaces first
+            return "\u3000" in text
+    return False
+
+
 def kinds() -> dict[str, object]:
     """Ids of TEXTS under each kind of pre-tokenizer with one small vocabulary."""
     tokens, merges = learn_across_boundaries()
@@ -117,10 +140,80 @@ def kinds() -> dict[str, object]:
             family = replace(make_tiny.LLAMA, pre=kind)
             make_tiny.write(path, 0, gguf.GGMLQuantizationType.Q4_0, tied=True, family=family)
             server = Server(path)
-            # Qwen2 composes characters first (NFC), which llama.cpp leaves out.
-            skip = [t for t in TEXTS if kind == "qwen2" and unicodedata.normalize("NFC", t) != t]
-            document["kinds"][kind] = [[t, server.encode(t)] for t in TEXTS if t not in skip]
+            texts = [t for t in TEXTS if not is_known_to_differ(kind, t)]
+            document["kinds"][kind] = [[t, server.encode(t)] for t in texts]
     return document
+
+
+def learn_pieces() -> sentencepiece.SentencePieceProcessor:
+    """A SentencePiece vocabulary with bytes, settings as Llama's and Mistral's have them."""
+    lines = [line for line in [*make_tiny.TEXT.split("\n") * 3, *TEXTS] if line.strip()]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(line.replace("\0", "").replace("\n", " ") for line in lines),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=900,
+        byte_fallback=True,
+        character_coverage=0.98,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        split_digits=True,
+        allow_whitespace_only_pieces=True,
+        user_defined_symbols=["<|user|>"],
+        num_threads=1,
+        minloglevel=2,
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def pieces() -> dict[str, object]:
+    """Ids of TEXTS and PIECE_TEXTS with such a vocabulary, with a space put in front and without,
+    by llama.cpp; sentencepiece itself must agree where no control token cuts a text."""
+    learned = learn_pieces()
+    ids = range(learned.get_piece_size())
+    document: dict[str, object] = {
+        "tokens": [learned.id_to_piece(i) for i in ids],
+        "scores": [learned.get_score(i) for i in ids],
+        "types": [piece_type(learned, i) for i in ids],
+    }
+
+    def add_tokenizer(writer: gguf.GGUFWriter, family: make_tiny.Family) -> None:
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(document["tokens"])
+        writer.add_token_scores(document["scores"])
+        writer.add_token_types(document["types"])
+        writer.add_bos_token_id(learned.bos_id())
+        writer.add_eos_token_id(learned.eos_id())
+        writer.add_unk_token_id(learned.unk_id())
+        writer.add_add_space_prefix(family.pre == "prefix")
+
+    make_tiny.add_tokenizer = add_tokenizer
+    make_tiny.VOCAB = len(ids)
+    for kind in ("prefix", "plain"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.gguf"
+            family = replace(make_tiny.LLAMA, pre=kind)
+            make_tiny.write(path, 0, gguf.GGMLQuantizationType.Q4_0, tied=True, family=family)
+            server = Server(path)
+            rows = [[text, server.encode(text)] for text in [*TEXTS, *PIECE_TEXTS]]
+        document[kind] = rows
+    for text, row in document["prefix"]:
+        if not any(token in text for token in ("<s>", "</s>", "<unk>", "<|user|>", "\0")):
+            assert row == learned.encode(text), text
+    return document
+
+
+def piece_type(learned: sentencepiece.SentencePieceProcessor, index: int) -> int:
+    """As llama.cpp's converter finds it."""
+    if learned.is_unknown(index):
+        return gguf.TokenType.UNKNOWN
+    if learned.is_control(index):
+        return gguf.TokenType.CONTROL
+    if learned.is_byte(index):
+        return gguf.TokenType.BYTE
+    user_defined = learned.id_to_piece(index) == "<|user|>"
+    return gguf.TokenType.USER_DEFINED if user_defined else gguf.TokenType.NORMAL
 
 
 def save(name: str, document: object) -> None:
@@ -133,3 +226,4 @@ if __name__ == "__main__":
     server = Server(Path(sys.argv[1]))
     save("tokens_smollm2", [[text, server.encode(text)] for text in TEXTS])
     save("tokens_kinds", kinds())
+    save("tokens_pieces", pieces())

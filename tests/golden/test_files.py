@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-NAMES = ["tiny", "tiny_untied", "tiny_qwen2"]
+NAMES = ["tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3"]
 pytestmark = pytest.mark.golden
 
 

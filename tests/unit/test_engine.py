@@ -7,8 +7,10 @@ import gc
 import json
 import time
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
 from engine import loader
@@ -23,6 +25,7 @@ from engine.kv import BlockPool
 from engine.models.plans import DECODE, HEAD, PREFILL, SAMPLE
 from engine.scheduler import DECODE_SECONDS, Pace
 from tests.conftest import ROOT
+from tests.golden import make_tiny
 from tests.native import NativeHost
 
 GOLDEN = ROOT / "tests/golden"
@@ -66,7 +69,7 @@ def golden(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", ["tiny", "tiny_untied", "tiny_qwen2"])
+@pytest.mark.parametrize("name", ["tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3"])
 def test_greedy_ids_equal_the_oracle(name: str) -> None:
     async def run() -> None:
         engine = await loaded(name, shard_size=10000)
@@ -86,6 +89,48 @@ def test_chat_equals_the_oracle() -> None:
             if "messages" in prompt:
                 answer = await chat(engine, prompt["messages"], max_tokens=200)
                 assert (answer.ids, answer.text) == (prompt["ids"], prompt["text"])
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny model with the vocabulary of tokens_pieces.json."""
+    vocabulary = golden("tokens_pieces")
+
+    def add_tokenizer(writer: gguf.GGUFWriter, family: make_tiny.Family) -> None:
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(vocabulary["tokens"])
+        writer.add_token_scores(vocabulary["scores"])
+        writer.add_token_types(vocabulary["types"])
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+
+    monkeypatch.setattr(make_tiny, "add_tokenizer", add_tokenizer)
+    monkeypatch.setattr(make_tiny, "VOCAB", len(vocabulary["tokens"]))
+    path = tmp_path / "pieces.gguf"
+    make_tiny.write(path, 1, gguf.GGMLQuantizationType.Q4_0, tied=True)
+    return path
+
+
+def test_an_answer_in_pieces_does_not_begin_with_the_tokenizers_space(pieces: Path) -> None:
+    the = golden("tokens_pieces")["tokens"].index("\u2581the")
+    config: dict[str, Any] = {"logit_bias": ((the, 100.0),), "max_tokens": 3}
+
+    async def run() -> None:
+        engine = Engine(NativeHost(pieces))
+        await engine.load(LoadConfig(context=256), lambda *_: None)
+        answer = await chat(engine, CHAT, **config)
+        assert (answer.ids, answer.text) == ([the] * 3, "the the the")
+        # Ids that are given are no chat: what is said joins the text before them.
+        assert (await complete(engine, [1, the], **config)).text == " the the the"
+        texts = []
+        async for event in engine.generate(CHAT, GenerateConfig(**config), 1):
+            texts.append(event.text)
+        async for event in engine.go_on(1, GenerateConfig(**config)):
+            if isinstance(event, Answer):
+                assert event.text == " the the the"
+        assert texts[-1] == "the the the"
 
     asyncio.run(run())
 

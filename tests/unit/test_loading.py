@@ -22,7 +22,7 @@ from engine.config import Activations, LoadConfig
 from engine.engine import Engine, describe
 from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
-from engine.models.plans import PREFILL
+from engine.models.plans import PREFILL, rope_table
 from engine.plan import Tensor, Traits
 from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
@@ -166,11 +166,65 @@ def test_metadata_that_makes_no_model(key: str, value: object, code: str) -> Non
 def test_a_tensor_nobody_uses_is_no_detail() -> None:
     data = TINY.read_bytes()
     good = read_header(data, len(data))
+    extra = replace(good.tensors["output_norm.weight"], name="rope_factors_long.weight")
+    with pytest.raises(OctavoError) as caught:
+        open_model(replace(good, tensors={**good.tensors, extra.name: extra}))
+    assert caught.value.code == "model.tensor"
+    assert "rope_factors_long" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"scaling.type": "linear", "scaling.factor": 4.0},
+        {"scaling.factor": 4.0},
+        {"scale_linear": 4.0},
+    ],
+)
+def test_linear_rope_scaling_divides_positions(metadata: dict[str, object]) -> None:
+    data = TINY.read_bytes()
+    good = read_header(data, len(data))
+    scaled = {f"llama.rope.{key}": value for key, value in metadata.items()}
+    config = open_model(replace(good, metadata={**good.metadata, **scaled})).config
+    row = 4 * config.head_dim
+    plain, table = (rope_table(c, 40) for c in (open_model(good).config, config))
+    rows = [table[i : i + row] for i in range(0, len(table), row)]
+    assert b"".join(rows[::4]) == plain[: 10 * row]
+    assert len(set(rows)) == 40
+
+
+def test_none_is_no_rope_scaling() -> None:
+    data = TINY.read_bytes()
+    good = read_header(data, len(data))
+    none = {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}
+    assert open_model(replace(good, metadata={**good.metadata, **none})).config.rope_scale == 1.0
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_rope_factors_that_are_none(value: float, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    data = bytearray(TINY.with_name("tiny_llama3.gguf").read_bytes())
+    factors = read_header(bytes(data), len(data)).tensors["rope_freqs.weight"]
+    struct.pack_into("<f", data, factors.offset + 28, value)
+    path.write_bytes(data)
+
+    async def run() -> None:
+        engine = Engine(NativeHost(path))
+        with pytest.raises(OctavoError) as caught:
+            await engine.load(LoadConfig(), lambda *_: None)
+        assert caught.value.code == "gguf.invalid"
+        assert engine.status() == {"state": "empty"}
+
+    asyncio.run(run())
+
+
+def test_rope_factors_of_another_shape() -> None:
+    data = TINY.read_bytes()
+    good = read_header(data, len(data))
     extra = replace(good.tensors["output_norm.weight"], name="rope_freqs.weight")
     with pytest.raises(OctavoError) as caught:
         open_model(replace(good, tensors={**good.tensors, extra.name: extra}))
     assert caught.value.code == "model.tensor"
-    assert "rope_freqs" in caught.value.message
 
 
 def test_shards_of_odd_sizes_are_refused() -> None:

@@ -24,8 +24,8 @@ TRAITS = {
 }
 
 
-def plans(traits: Traits) -> dict[str, Plan]:
-    data = (ROOT / "tests/golden/tiny.gguf").read_bytes()
+def plans(traits: Traits, name: str = "tiny") -> dict[str, Plan]:
+    data = (ROOT / f"tests/golden/{name}.gguf").read_bytes()
     model = open_model(read_header(data, len(data)))
     return build_plans(model, traits, model.config.kv_layout(8, 128))
 
@@ -44,6 +44,12 @@ def test_dispatches_in_order() -> None:
     assert calls[HEAD] == ["linear"]
     assert calls[SAMPLE] == ["sample_scan", "sample_pick"]
     assert calls[CHOOSE] == ["sample_adjust", "sample_choose"]
+
+
+def test_heads_are_normalized_between_their_product_and_the_attention() -> None:
+    layer = ["linear", "head_norm", "attention_split"]
+    calls = [c.op for c in plans(TRAITS["gpu"], "tiny_qwen3")[DECODE].calls]
+    assert calls[1:4] == layer and calls.count("head_norm") == 3
 
 
 @pytest.mark.parametrize("device", TRAITS)
@@ -89,8 +95,9 @@ def test_assign_slots_exactly() -> None:
 
 
 @pytest.mark.parametrize("device", [d for d in TRAITS if d != "cpu"])
-def test_bindings_fit_and_are_all_used(device: str) -> None:
-    shaders = [c.shader for p in plans(TRAITS[device]).values() for c in p.calls]
+@pytest.mark.parametrize("name", ["tiny", "tiny_qwen2", "tiny_qwen3"])
+def test_bindings_fit_and_are_all_used(device: str, name: str) -> None:
+    shaders = [c.shader for p in plans(TRAITS[device], name).values() for c in p.calls]
     for shader in [*shaders, *repack_kernels().values()]:
         assert shader is not None
         assert len(shader.slots) <= 8, "WebGPU guarantees 8 storage buffers a stage"
@@ -107,7 +114,7 @@ def test_every_wgsl_file_is_used() -> None:
         Traits("webgpu", barriers=False),
         Traits("webgpu", barriers=False, activations="q16"),
     ):
-        for name in ("tiny", "tiny_untied"):
+        for name in ("tiny", "tiny_untied", "tiny_qwen3"):
             data = (ROOT / f"tests/golden/{name}.gguf").read_bytes()
             model = open_model(read_header(data, len(data)))
             plans = build_plans(model, traits, model.config.kv_layout(8, 128))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 
 from engine.chat import ChatTemplate
 from engine.errors import OctavoError
+from engine.prompt import Prompts
 from engine.tokenizer.decoder import StreamDecoder, token_bytes
 from engine.tokenizer.native import open_native
-from engine.tokenizer.spec import FAMILIES, special_ids, tokenizer_json
+from engine.tokenizer.pieces import CONTINUES
+from engine.tokenizer.spec import FAMILIES, control_texts, special_ids, tokenizer_json
 from engine.weights.gguf import read_header
 
 TESTS = Path(__file__).parents[1]
@@ -76,9 +79,123 @@ def test_each_kind_splits_as_llama_cpp_does(kind: str) -> None:
     kinds = golden("tokens_kinds.json")["kinds"]
     assert mistakes(kind_metadata(kind), kinds[kind]) == []
     # The texts tell the kinds apart: another kind's ids must not do.
-    for other in {"gpt-2", "smollm", "llama-bpe", "deepseek-r1-qwen"} - {kind}:
+    for other in {"gpt-2", "smollm", "llama-bpe", "deepseek-r1-qwen", "deepseek-coder"} - {kind}:
         same = {kind, other} == {"qwen2", "deepseek-r1-qwen"}
         assert same or mistakes(kind_metadata(kind), kinds[other])
+
+
+def piece_metadata(prefix: bool = True) -> Metadata:
+    document = golden("tokens_pieces.json")
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": document["tokens"],
+        "tokenizer.ggml.scores": document["scores"],
+        "tokenizer.ggml.token_type": document["types"],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.add_space_prefix": prefix,
+    }
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("prefix", [True, False])
+def test_pieces_equal_llama_cpp(prefix: bool) -> None:
+    document = golden("tokens_pieces.json")
+    rows, others = document["prefix"], document["plain"]
+    rows, others = (rows, others) if prefix else (others, rows)
+    assert len(rows) > 40 and mistakes(piece_metadata(prefix), rows) == []
+    assert len(mistakes(piece_metadata(prefix), others)) > 30
+
+
+def test_a_text_that_continues_another_gets_no_space() -> None:
+    prefix, plain = (open_native(tokenizer_json(piece_metadata(p))) for p in (True, False))
+    for text, _ in golden("tokens_pieces.json")["plain"]:
+        if not any(token in text for token in ("<s>", "</s>", "<unk>", "<|user|>")):
+            assert prefix.ids(CONTINUES + text) == plain.ids(text)
+    # The sign is one only at the beginning.
+    assert prefix.ids(f"a\u2581{CONTINUES}b") != prefix.ids("ab")
+
+
+def test_a_prompt_cut_at_a_mark_gets_no_space_there() -> None:
+    metadata = piece_metadata()
+    encoder, special = open_native(tokenizer_json(metadata)), special_ids(metadata)
+    template = ChatTemplate("{{ messages[0]['content'] }}</s>", "<s>", "</s>")
+    prompts = Prompts(template, encoder, special, control_texts(metadata))
+    messages = [{"role": "user", "content": "a </s> b<unk>"}]
+    prompt = asyncio.run(prompts.encode(messages))
+    assert prompt.ids[0] == 1 and prompt.ids[-1] == 2
+    assert not {0, 1, 2} & set(prompt.ids[1:-1])
+    assert prompt.strip_space
+    shown = StreamDecoder(token_bytes(metadata), strip_space=True).push(prompt.ids)
+    assert shown == "a </s> b<unk>"
+
+
+@settings(deadline=None)
+@given(text=st.text(max_size=20), sizes=st.lists(st.integers(0, 5), max_size=6))
+def test_any_text_comes_back_from_pieces(text: str, sizes: list[int]) -> None:
+    metadata = piece_metadata()
+    encoder, table = piece_coders()
+    ids = encoder.ids(text)
+    decoder, shown, at = StreamDecoder(table, strip_space=True), "", 0
+    for size in [*sizes, *[1] * len(ids)]:
+        shown += decoder.push(ids[at : at + size])
+        at += size
+    controls = control_texts(metadata)
+    if not any(control in text for control in controls) and "\u2581" not in text:
+        assert shown + decoder.flush() == text.removeprefix(CONTINUES)
+
+
+@cache
+def piece_coders() -> tuple[Any, list[bytes]]:
+    metadata = piece_metadata()
+    return open_native(tokenizer_json(metadata)), token_bytes(metadata)
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_pieces_are_decoded_as_the_tokenizer_does(data: st.DataObject) -> None:
+    """But for byte tokens: of broken characters, it shows each byte, and other decoders do not."""
+    encoder, table = piece_coders()
+    whole = [i for i, kind in enumerate(piece_metadata()["tokenizer.ggml.token_type"]) if kind == 1]
+    ids = data.draw(st.lists(st.sampled_from(whole), max_size=24))
+    assert StreamDecoder(table).push(ids) == encoder._tokenizer.decode(ids)
+
+
+def test_only_one_space_of_an_answer_is_stripped() -> None:
+    _, table = piece_coders()
+    space = table.index(b"  ")
+    decoder = StreamDecoder(table, strip_space=True)
+    assert decoder.push([space]) + decoder.push([space]) == "   "
+    continued = StreamDecoder(table, strip_space=True)
+    continued.follow(b"")
+    assert continued.push([space]) == "  "
+
+
+def test_no_text_is_joined_to_a_control_token() -> None:
+    metadata = piece_metadata()
+    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    parts = ["\u2581<", "/x", ">", "\u2581</x", "\u2581</x>"]
+    metadata["tokenizer.ggml.tokens"] = [*tokens, *parts]
+    metadata["tokenizer.ggml.scores"] = [*metadata["tokenizer.ggml.scores"], *[0.5] * len(parts)]
+    metadata["tokenizer.ggml.token_type"] = [*types, 1, 1, 1, 1, 3]
+    last = len(tokens) + len(parts) - 1
+    assert last not in open_native(tokenizer_json(metadata)).ids("</x>")
+
+
+def test_byte_tokens_must_name_bytes() -> None:
+    metadata = piece_metadata()
+    tokens = list(metadata["tokenizer.ggml.tokens"])
+    tokens[tokens.index("<0x41>")] = "<0x4>"
+    with pytest.raises(OctavoError) as caught:
+        token_bytes(metadata | {"tokenizer.ggml.tokens": tokens})
+    assert caught.value.code == "gguf.invalid"
+
+
+def test_special_tokens_of_pieces() -> None:
+    special = special_ids(piece_metadata())
+    assert (special.bos, special.eos, special.add_bos) == (1, {2}, True)
+    assert special.space_prefix and not special_ids(piece_metadata(False)).space_prefix
+    assert not special_ids(tiny()).space_prefix
 
 
 def test_qwen2_composes_characters_first() -> None:
@@ -262,7 +379,10 @@ def test_the_word_for_an_end_in_ordinary_tokens_ends_nothing() -> None:
 
 
 BROKEN: list[tuple[Metadata, str]] = [
-    ({"model": "llama"}, "tokenizer.unsupported"),
+    ({"model": "t5"}, "tokenizer.unsupported"),
+    ({"model": "llama"}, "gguf.invalid"),
+    ({"model": "llama", "scores": [0.5]}, "gguf.invalid"),
+    ({"model": "llama", "scores": "high"}, "gguf.invalid"),
     ({"model": None}, "tokenizer.unsupported"),
     ({"pre": "viking"}, "tokenizer.unsupported"),
     ({"pre": ["smollm"]}, "tokenizer.unsupported"),
@@ -297,7 +417,15 @@ def test_special_ids_outside_the_vocabulary_are_refused(value: Any) -> None:
 def test_an_unknown_kind_is_named() -> None:
     with pytest.raises(OctavoError, match="viking"):
         tokenizer_json(kind_metadata("viking"))
-    assert {"smollm", "default", "gpt-2", "llama-bpe", "qwen2", "deepseek-r1-qwen"} == set(FAMILIES)
+
+
+def test_kinds_with_other_names() -> None:
+    for name in ("llama3", "llama-v3", "falcon3"):  # llama.cpp takes them for llama-bpe too
+        assert FAMILIES[name] is FAMILIES["llama-bpe"]
+    assert FAMILIES["default"] is FAMILIES["gpt-2"]
+    recorded = {"gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-r1-qwen", "deepseek-coder"}
+    assert set(golden("tokens_kinds.json")["kinds"]) == recorded
+    assert set(FAMILIES) == recorded | {"default", "llama3", "llama-v3", "falcon3"}
 
 
 def test_no_tokenizer_json_is_an_error() -> None:
