@@ -14,8 +14,9 @@ from engine.backends.base import Buffer, Progress
 from engine.backends.native import Native, Run
 from engine.ops.state import RING
 from engine.plan import Call, Plan, Tensor, Traits, Weight
+from engine.weights.dequantize import dequantize
 from engine.weights.loading import CARRY, ShardJobs
-from engine.weights.quants import dequantize, file_bytes
+from engine.weights.quants import file_bytes
 
 TURN_SECONDS = 0.04
 UNLIMITED = 1 << 40  # bytes

@@ -1,4 +1,4 @@
-"""Quantization formats: how GGUF blocks look in a file, on the GPU and in NumPy.
+"""Quantization formats: how large GGUF blocks are in a file, and how they lie on the GPU.
 
 A block of 32 weights is ``w = d * q + m``. On the GPU a matrix is split into aligned planes:
 
@@ -8,20 +8,16 @@ A block of 32 weights is ``w = d * q + m``. On the GPU a matrix is split into al
     q6       as q4, the low four bits; plane   u32 a block: two signed bytes sc, for each half
              ``high`` has two bits a weight    of the block, and half d: w = d * sc * (q - 32)
     q8       32 bytes a block, signed          half d a block, two blocks in a u32
-    f16/f32  the values themselves             none
+    f32, f16, bf16: the values themselves      none
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import TYPE_CHECKING, Any
 
 from engine.errors import OctavoError
 from engine.plan import Plane, Weight
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,7 @@ QUANTS: dict[str, Quant] = {
     for q in (
         Quant("F32", 1, 4, "f32"),
         Quant("F16", 1, 2, "f16"),
+        Quant("BF16", 1, 2, "bf16"),
         Quant("Q4_0", 32, 18, "q4", "repack_q4_0"),
         Quant("Q4_1", 32, 20, "q4", "repack_q4_1"),
         Quant("Q6_K", 256, 210, "q6", "repack_q6_k"),
@@ -85,7 +82,7 @@ def planes(format: str, shape: tuple[int, ...]) -> tuple[Plane, ...]:
                 Plane("quants", "array<vec4<u32>>", blocks * 32),
                 Plane("scales", "array<u32>", ceil(blocks / 2) * 4),
             )
-        case "f16":
+        case "f16" | "bf16":
             return (Plane("quants", "array<vec4<u32>>", ceil(count * 2 / 16) * 16),)
         case _:
             return (Plane("quants", "array<vec4<f32>>", ceil(count * 4 / 16) * 16),)
@@ -105,49 +102,7 @@ def make_weight(
     unit = max(32, q.block_size)
     if len(shape) == 2 and shape[1] % unit:
         raise OctavoError(
-            "model.tensor", f"{name}: row length {shape[1]} is not a multiple of {unit}."
+            "model.quantization",
+            f"{name}: row length {shape[1]} is not a multiple of {unit}, as {q.name} needs it.",
         )
     return Weight(name, shape, "f32", "weight", q.name, q.format, sources, planes(q.format, shape))
-
-
-def dequantize(name: str, raw: bytes | memoryview | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """File blocks to f32 values, flat; the same numbers as ggml's reference code."""
-    import numpy as np
-
-    q = quant(name)
-    blocks = np.frombuffer(raw, np.uint8).reshape(-1, q.block_bytes)
-
-    def half(start: int) -> npt.NDArray[Any]:
-        return blocks[:, start : start + 2].copy().view(np.float16).astype(np.float32)
-
-    def nibbles(start: int) -> npt.NDArray[Any]:
-        packed = blocks[:, start : start + 16]
-        return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
-
-    values: npt.NDArray[Any]
-    match name:
-        case "F32":
-            values = blocks.reshape(-1).view(np.float32)
-        case "F16":
-            values = blocks.reshape(-1).view(np.float16).astype(np.float32)
-        case "Q4_0":
-            values = (nibbles(2) - 8) * half(0)
-        case "Q4_1":
-            values = nibbles(4) * half(0) + half(2)
-        case "Q6_K":
-            values = _q6_k(blocks) * half(208)
-        case _:
-            values = blocks[:, 2:].view(np.int8).astype(np.float32) * half(0)
-    return values.reshape(-1)
-
-
-def _q6_k(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """sc * (q - 32) of Q6_K blocks (n, 210) -> (n, 256) f32; layout as in wgsl/repack_q6_k.wgsl."""
-    import numpy as np
-
-    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None]
-    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
-    q = (low & 15).reshape(-1, 2, 4, 32) | ((high & 3) << 4)
-    scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
-    values = (q.reshape(-1, 16, 16).astype(np.float32) - 32) * scales[:, :, None]
-    return values.reshape(-1, 256)

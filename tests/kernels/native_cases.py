@@ -17,7 +17,8 @@ from engine.ops.linear import Norm
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
 from engine.selftest import passes
-from engine.weights.quants import QUANTS, dequantize, file_bytes
+from engine.weights.dequantize import dequantize
+from engine.weights.quants import QUANTS, file_bytes
 from tests.growing import GrowingInRuns
 from tests.kernels.cases import numbers, rows, state, weight
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import gguf as gguf_oracle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,11 +23,12 @@ from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
 from engine.models.plans import PREFILL
 from engine.plan import Tensor, Traits
+from engine.weights.dequantize import dequantize
 from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
-from engine.weights.quants import QUANTS, dequantize, make_weight
+from engine.weights.quants import QUANTS, make_weight
 from tests.conftest import ROOT
-from tests.kernels.harness import file_of, quantize
+from tests.kernels.harness import HALVES, file_of, oracle, quantize, random_blocks
 from tests.native import NativeHost
 
 TINY = ROOT / "tests/golden/tiny.gguf"
@@ -38,9 +38,32 @@ TINY = ROOT / "tests/golden/tiny.gguf"
 def test_dequantize_equals_the_oracle(name: str) -> None:
     values = np.random.default_rng(0).standard_normal((7, 256)).astype(np.float32)
     raw = quantize(values, name)
-    kind = gguf_oracle.GGMLQuantizationType[name]
-    want = gguf_oracle.dequantize(np.frombuffer(raw, np.uint8), kind)
-    np.testing.assert_array_equal(dequantize(name, raw), want.ravel())
+    assert_same_bits(dequantize(name, raw), oracle(name, raw))
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_dequantize_equals_the_oracle_on_any_bytes(name: str) -> None:
+    """Scales are zeros of both signs, subnormal, the largest, and ordinary ones."""
+    scales = np.array([0.0, -0.0, 6e-8, -6e-8, 3e-6, 65504, -65504, 0.01, -1.5])
+    raw = random_blocks(name, 500, scales)
+    assert_same_bits(dequantize(name, raw), oracle(name, raw))
+
+
+def test_every_bf16_is_the_oracles() -> None:
+    raw = np.arange(1 << 16, dtype=np.uint16).tobytes()
+    assert_same_bits(dequantize("BF16", raw), oracle("BF16", raw))
+
+
+def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
+    assert got.dtype == want.dtype == np.float32
+    np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
+def test_rows_must_be_whole_blocks() -> None:
+    for name, q in QUANTS.items():
+        with pytest.raises(OctavoError) as caught:
+            make_weight("w", (3, max(q.block_size // 2, 16)), name, ("w",))
+        assert caught.value.code == "model.quantization"
 
 
 @settings(max_examples=60, deadline=None)
@@ -52,7 +75,7 @@ def test_dequantize_equals_the_oracle(name: str) -> None:
 def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size: int) -> None:
     """Whatever the borders cut, the CPU device holds the oracle's numbers."""
     rng = np.random.default_rng(1)
-    width = 256 if "Q6_K" in kinds else 96
+    width = 256 if any(QUANTS[kind].block_size == 256 for kind in kinds) else 96
     values = {f"t{i}": rng.standard_normal((rows[i], width)) for i in range(len(kinds))}
     tensors = {n: (k, quantize(v, k)) for (n, v), k in zip(values.items(), kinds, strict=True)}
     index, data = file_of(tensors, {n: v.shape for n, v in values.items()})

@@ -1,0 +1,106 @@
+"""File blocks to f32 in NumPy, bit for bit as ggml's reference code does it.
+
+A function takes blocks (n, block_bytes) u8 and gives values f32 of any shape, in file order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.weights.quants import quant
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+
+def dequantize(name: str, raw: bytes | memoryview | Array) -> Array:
+    """Whole blocks of the quantization ``name`` to f32 values, flat; OctavoError
+    model.quantization if there is none of that name."""
+    import numpy as np
+
+    blocks = np.frombuffer(raw, np.uint8).reshape(-1, quant(name).block_bytes)
+    return _READERS[name](blocks).reshape(-1)
+
+
+def _f32(blocks: Array) -> Array:
+    import numpy as np
+
+    values: Array = blocks.reshape(-1).view(np.float32)
+    return values
+
+
+def _f16(blocks: Array) -> Array:
+    import numpy as np
+
+    return blocks.reshape(-1).view(np.float16).astype(np.float32)
+
+
+def _bf16(blocks: Array) -> Array:
+    """The upper halves of f32 values."""
+    import numpy as np
+
+    values: Array = (blocks.reshape(-1).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return values
+
+
+def _q4_0(blocks: Array) -> Array:
+    values: Array = _half(blocks, 0) * (_floats(_nibbles(blocks[:, 2:])) - 8)
+    return values
+
+
+def _q4_1(blocks: Array) -> Array:
+    values: Array = _half(blocks, 0) * _floats(_nibbles(blocks[:, 4:])) + _half(blocks, 2)
+    return values
+
+
+def _q8_0(blocks: Array) -> Array:
+    import numpy as np
+
+    return _half(blocks, 0) * _floats(blocks[:, 2:].view(np.int8))
+
+
+def _q6_k(blocks: Array) -> Array:
+    """Layout as in wgsl/repack_q6_k.wgsl."""
+    import numpy as np
+
+    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None]
+    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
+    q = (low & 15).reshape(-1, 2, 4, 32) | ((high & 3) << 4)
+    scales = _half(blocks, 208) * _floats(blocks[:, 192:208].view(np.int8))
+    values: Array = scales[:, :, None] * (_floats(q.reshape(-1, 16, 16)) - 32)
+    return values
+
+
+def _half(blocks: Array, start: int) -> Array:
+    """The half at byte ``start`` of every block, (n, 1) f32."""
+    import numpy as np
+
+    return _floats(blocks[:, start : start + 2].copy().view(np.float16))
+
+
+def _nibbles(packed: Array) -> Array:
+    """The lower halves of all bytes of a block, then the upper ones: (n, bytes) -> (n, 2 bytes)."""
+    import numpy as np
+
+    return np.concatenate([packed & 15, packed >> 4], axis=1)
+
+
+def _floats(values: Array) -> Array:
+    import numpy as np
+
+    result: Array = values.astype(np.float32)
+    return result
+
+
+_READERS: dict[str, Callable[[Array], Array]] = {
+    "F32": _f32,
+    "F16": _f16,
+    "BF16": _bf16,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q6_K": _q6_k,
+    "Q8_0": _q8_0,
+}
