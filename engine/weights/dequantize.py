@@ -56,6 +56,15 @@ def _q4_1(blocks: Array) -> Array:
     return values
 
 
+def _q5_0(blocks: Array) -> Array:
+    values: Array = _half(blocks, 0) * _floats(_fives(blocks[:, 2:6], blocks[:, 6:]) - 16)
+    return values
+
+
+def _iq4_nl(blocks: Array) -> Array:
+    return _half(blocks, 0) * _iq4(_nibbles(blocks[:, 2:]))
+
+
 def _q8_0(blocks: Array) -> Array:
     import numpy as np
 
@@ -88,6 +97,25 @@ def _nibbles(packed: Array) -> Array:
     return np.concatenate([packed & 15, packed >> 4], axis=1)
 
 
+def _fives(bits: Array, packed: Array) -> Array:
+    """Nibbles with a high bit each, the first weight's lowest: bits (n, 4), packed (n, 16) u8
+    -> (n, 32) i8."""
+    import numpy as np
+
+    high = np.unpackbits(bits, axis=1, bitorder="little")
+    q: Array = _nibbles(packed) | (high << 4)
+    return q.view(np.int8)
+
+
+def _iq4(nibbles: Array) -> Array:
+    """The signed bytes that IQ4 quants stand for (kvalues_iq4nl in ggml-common.h), as f32."""
+    import numpy as np
+
+    table = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+    values: Array = np.array(table, np.float32)[nibbles]
+    return values
+
+
 def _floats(values: Array) -> Array:
     import numpy as np
 
@@ -101,6 +129,8 @@ _READERS: dict[str, Callable[[Array], Array]] = {
     "BF16": _bf16,
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
     "Q6_K": _q6_k,
     "Q8_0": _q8_0,
+    "IQ4_NL": _iq4_nl,
 }

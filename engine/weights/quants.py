@@ -25,7 +25,7 @@ class Quant:
     """A GGUF tensor type that the engine runs: its block in the file and its GPU format.
 
     ``repack`` names the kernel ``wgsl/<repack>.wgsl`` that turns file blocks into planes;
-    empty means that the bytes are copied as they are.
+    empty means that the bytes are copied as they are. ``lib`` are the pieces it is joined with.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Quant:
     block_bytes: int
     format: str
     repack: str = ""
+    lib: tuple[str, ...] = ()
 
 
 QUANTS: dict[str, Quant] = {
@@ -43,8 +44,10 @@ QUANTS: dict[str, Quant] = {
         Quant("BF16", 1, 2, "bf16"),
         Quant("Q4_0", 32, 18, "q4", "repack_q4_0"),
         Quant("Q4_1", 32, 20, "q4", "repack_q4_1"),
+        Quant("Q5_0", 32, 22, "q8", "repack_q5_0"),
         Quant("Q6_K", 256, 210, "q6", "repack_q6_k"),
         Quant("Q8_0", 32, 34, "q8", "repack_q8_0"),
+        Quant("IQ4_NL", 32, 18, "q8", "repack_iq4_nl", ("iq4",)),
     )
 }
 
