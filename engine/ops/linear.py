@@ -4,7 +4,8 @@ kernel          tokens   needs            activations
 linear_team     1        barriers or subgroups, norm fused     f32
 linear_tile     many     barriers                              f32
 linear_rows     any      nothing                               f32
-linear_rows_int any      nothing, 4- or 8-bit weights          integers per block of 32
+linear_tile_int many     barriers, weights with a packed form  integers per block of 32
+linear_rows_int any      nothing, weights with a packed form   integers per block of 32
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from engine.ops.norm import norm_team, normalize, rmsnorm
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant, Weight
 from engine.shaders import Shader, Slot
+from engine.weights.quants import packed_lib, pairs_lib, weight_lib
 
 FEW_ROWS = 4096
 MANY_ROWS = 16384
@@ -88,11 +90,11 @@ def _emit(b: PlanBuilder, layer: _Layer) -> None:
         b.call(_team(b, layer))
         return
     norm, layer = layer.norm, replace(layer, norm=None)
-    if traits.activations != "f32" and layer.w.format in ("q4", "q8"):
+    if traits.activations != "f32" and packed_lib(layer.w.format):
         if traits.barriers:
             b.call(_tile_int(b, layer, *quantize(b, layer.x, norm)))
         else:
-            pairs = layer.w.format == "q4"
+            pairs = bool(pairs_lib(layer.w.format))
             b.call(_rows_int(b, layer, *quantize(b, layer.x, norm, pairs)))
         return
     if norm:
@@ -164,7 +166,7 @@ def _team(b: PlanBuilder, layer: _Layer) -> Call:
         layer,
         "linear_team",
         (
-            f"weight_{layer.w.format}",
+            *weight_lib(layer.w.format),
             "input_norm" if layer.norm else "input_plain",
             f"team_sum_{'subgroup' if subgroup else 'workgroup'}",
         ),
@@ -213,7 +215,7 @@ def _tiled(layer: _Layer, tiles: tuple[_Tile, ...]) -> dict[str, Variant]:
 
 def _tile(b: PlanBuilder, layer: _Layer) -> Call:
     """Many tokens, tiles in workgroup memory."""
-    lib = ("step", f"weight_{layer.w.format}")
+    lib = ("step", *weight_lib(layer.w.format))
     return _call(b, layer, "linear_tile", lib, _tiled(layer, TILES))
 
 
@@ -233,21 +235,20 @@ def _thread_rows(b: PlanBuilder, layer: _Layer) -> dict[str, Variant]:
 
 def _rows(b: PlanBuilder, layer: _Layer) -> Call:
     """Any number of tokens, without barriers."""
-    lib = ("step", f"weight_{layer.w.format}")
+    lib = ("step", *weight_lib(layer.w.format))
     return _call(b, layer, "linear_rows", lib, _thread_rows(b, layer))
 
 
 def _tile_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Many tokens, tiles in workgroup memory, on integer activations."""
-    lib = (f"packed_{layer.w.format}",)
-    variants = _tiled(layer, TILES_INT)
+    lib, variants = packed_lib(layer.w.format), _tiled(layer, TILES_INT)
     return _on_integers(b, layer, "linear_tile_int", lib, variants, quants, scales, {"STAGE": 2})
 
 
 def _rows_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Any number of tokens, without barriers, on integer activations."""
     format, many = layer.w.format, b.tokens > 1
-    lib = ("pairs_q4",) if format == "q4" else (f"packed_{format}", "dot_bytes")
+    lib = pairs_lib(format) or (*packed_lib(format), "dot_bytes")
     rows, tokens = 8 // layer.parts, 4 if many else 1
 
     def variant(workgroup: int) -> Variant:
@@ -283,7 +284,7 @@ def quantize(
     """Activations, normalized or not, as integers per block of 32, in one byte (q8) or two (q16):
     x (M, K) f32 -> quants (M, K / 32, terms, 8) u32, four signed bytes a word, the high bytes of
     a block first, and scales (M, K / 32, 2) f32: s and s * sum(q). With ``pairs`` the quants have
-    16 words a term, two values in each as wgsl/lib/pairs_q4.wgsl takes them."""
+    16 words a term, two values in each as wgsl/lib/pairs_nibbles.wgsl takes them."""
     m, k = x.shape
     terms = TERMS[b.traits.activations]
     quants = b.activation("quants", m, k // 32, terms, 16 if pairs else 8, dtype="u32")
@@ -344,7 +345,7 @@ def _bytes(values: Any) -> Any:
     return values.astype(np.int8).view(np.uint32)
 
 
-# Elements whose weights lie in the lower and the upper half of a word, see wgsl/lib/pairs_q4.wgsl.
+# Elements whose weights lie in the lower and the upper half of a word (lib/pairs_nibbles.wgsl).
 LOWER = [4 * c + 16 * high + odd for c in range(4) for high in (0, 1) for odd in (0, 1)]
 
 

@@ -1,14 +1,16 @@
 """Quantization formats: how large GGUF blocks are in a file, and how they lie on the GPU.
 
-A block of 32 weights is ``w = d * q + m``. On the GPU a matrix is split into aligned planes:
+On the GPU a matrix is split into aligned planes of quants and scales. Most formats are integers
+with a scale, w = d * q + m for a block of 32, and join one of each:
 
-    format   quants plane                      scales plane
-    q4       16 bytes a block: byte j holds    u32 a block: halves d and m
-             q[j] (low) and q[j + 16] (high)
-    q6       as q4, the low four bits; plane   u32 a block: two signed bytes sc, for each half
-             ``high`` has two bits a weight    of the block, and half d: w = d * sc * (q - 32)
-    q8       32 bytes a block, signed          half d a block, two blocks in a u32
-    f32, f16, bf16: the values themselves      none
+    nibbles  16 bytes a block: byte j holds q[j] (low) and q[j + 16] (high)
+    bytes    32 bytes a block, signed
+
+    halves   u32 a block: halves d and m
+    half     half d a block, two blocks in a u32; m is zero
+
+q6 has scales for 16 weights, w = d * sc * (q - 32): low four bits as nibbles; two more a weight in
+the plane ``high``; u32 a block: two signed bytes sc, and half d.
 """
 
 from __future__ import annotations
@@ -64,31 +66,73 @@ def quant(name: str) -> Quant:
     return QUANTS[name]
 
 
+@dataclass(frozen=True)
+class Format:
+    """How weights lie on the GPU: ``planes`` are (suffix, element type, bits a weight). ``pieces``
+    of wgsl/lib read integers with a scale, w = d * q + m for a block of 32: ``quants_*`` the q as
+    signed bytes, ``scales_*`` d and m as f32. Without them it is ``weight_<name>`` that reads all,
+    and there are no integer products."""
+
+    planes: tuple[tuple[str, str, float], ...]
+    pieces: tuple[str, ...] = ()
+
+
+def _integers(quants: str, scales: str) -> Format:
+    return Format(
+        (*_QUANTS_PLANES[quants], _SCALES_PLANE[scales]), (f"quants_{quants}", f"scales_{scales}")
+    )
+
+
+_QUANTS_PLANES = {
+    "nibbles": (("quants", "vec4<u32>", 4),),
+    "bytes": (("quants", "vec4<u32>", 8),),
+}
+_SCALES_PLANE = {
+    "halves": ("scales", "u32", 1),
+    "half": ("scales", "u32", 0.5),
+}
+FORMATS: dict[str, Format] = {
+    "f32": Format((("quants", "vec4<f32>", 32),)),
+    "f16": Format((("quants", "vec4<u32>", 16),)),
+    "bf16": Format((("quants", "vec4<u32>", 16),)),
+    "q4": _integers("nibbles", "halves"),
+    "q6": Format((("quants", "vec4<u32>", 4), ("high", "vec2<u32>", 2), ("scales", "u32", 1))),
+    "q8": _integers("bytes", "half"),
+}
+_ELEMENT_BYTES = {"u32": 4, "vec2<u32>": 8, "vec4<u32>": 16, "vec4<f32>": 16}
+
+
 def planes(format: str, shape: tuple[int, ...]) -> tuple[Plane, ...]:
     """The GPU buffers of a weight of ``shape`` in ``format``."""
-    count = prod(shape)
-    blocks = count // 32
-    match format:
-        case "q4":
-            return (
-                Plane("quants", "array<vec4<u32>>", blocks * 16),
-                Plane("scales", "array<u32>", blocks * 4),
-            )
-        case "q6":
-            return (
-                Plane("quants", "array<vec4<u32>>", blocks * 16),
-                Plane("high", "array<vec2<u32>>", blocks * 8),
-                Plane("scales", "array<u32>", blocks * 4),
-            )
-        case "q8":
-            return (
-                Plane("quants", "array<vec4<u32>>", blocks * 32),
-                Plane("scales", "array<u32>", ceil(blocks / 2) * 4),
-            )
-        case "f16" | "bf16":
-            return (Plane("quants", "array<vec4<u32>>", ceil(count * 2 / 16) * 16),)
-        case _:
-            return (Plane("quants", "array<vec4<f32>>", ceil(count * 4 / 16) * 16),)
+    return tuple(
+        Plane(suffix, f"array<{element}>", _round_up(prod(shape) * bits / 8, element))
+        for suffix, element, bits in FORMATS[format].planes
+    )
+
+
+def _round_up(nbytes: float, element: str) -> int:
+    """Bytes of as many whole elements as ``nbytes`` need."""
+    return ceil(nbytes / _ELEMENT_BYTES[element]) * _ELEMENT_BYTES[element]
+
+
+def weight_lib(format: str) -> tuple[str, ...]:
+    """The pieces of wgsl/lib that make ``load_block``: 32 weights as f32."""
+    pieces = FORMATS[format].pieces
+    return (*pieces, "weight_integers") if pieces else (f"weight_{format}",)
+
+
+def packed_lib(format: str) -> tuple[str, ...]:
+    """The pieces that make ``load_packed``, 32 weights as signed bytes; none if it has no such
+    form."""
+    pieces = FORMATS[format].pieces
+    return (*pieces, "packed_integers") if pieces else ()
+
+
+def pairs_lib(format: str) -> tuple[str, ...]:
+    """The pieces that make ``load_packed`` and ``block_dot`` for two weights a multiplication;
+    none if the weights have not four bits."""
+    pieces = FORMATS[format].pieces
+    return (pieces[1], "pairs_nibbles") if "quants_nibbles" in pieces else ()
 
 
 def file_bytes(weight: Weight) -> int:
