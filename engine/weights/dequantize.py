@@ -56,6 +56,10 @@ def _q4_1(blocks: Array) -> Array:
     return values
 
 
+def _q4_k(blocks: Array) -> Array:
+    return _superblocks(blocks, _nibbles(blocks[:, 16:].reshape(-1, 32)))
+
+
 def _q5_0(blocks: Array) -> Array:
     values: Array = _half(blocks, 0) * _floats(_fives(blocks[:, 2:6], blocks[:, 6:]) - 16)
     return values
@@ -80,6 +84,19 @@ def _q6_k(blocks: Array) -> Array:
     q = (low & 15).reshape(-1, 2, 4, 32) | ((high & 3) << 4)
     scales = _half(blocks, 208) * _floats(blocks[:, 192:208].view(np.int8))
     values: Array = scales[:, :, None] * (_floats(q.reshape(-1, 16, 16)) - 32)
+    return values
+
+
+def _superblocks(blocks: Array, q: Array) -> Array:
+    """Weights d * sc * q - dmin * m of blocks that begin as in wgsl/lib/scales_k.wgsl, by their
+    quants, 256 a block."""
+    import numpy as np
+
+    sc, m, rest = (blocks[:, start : start + 4] for start in (4, 8, 12))
+    sc = np.concatenate([sc & 63, (rest & 15) | ((sc >> 2) & 48)], axis=1)
+    m = np.concatenate([m & 63, (rest >> 4) | ((m >> 2) & 48)], axis=1)
+    scales, mins = _half(blocks, 0) * _floats(sc), _half(blocks, 2) * _floats(m)
+    values: Array = scales[..., None] * _floats(q.reshape(-1, 8, 32)) - mins[..., None]
     return values
 
 
@@ -129,6 +146,7 @@ _READERS: dict[str, Callable[[Array], Array]] = {
     "BF16": _bf16,
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
+    "Q4_K": _q4_k,
     "Q5_0": _q5_0,
     "Q6_K": _q6_k,
     "Q8_0": _q8_0,

@@ -8,6 +8,9 @@ with a scale, w = d * q + m for a block of 32, and join one of each:
 
     halves   u32 a block: halves d and m
     half     half d a block, two blocks in a u32; m is zero
+    k        16 bytes a superblock of 256: halves d and dmin, twelve bytes with six bits of sc and
+             m for each block; w = d * sc * q - dmin * m. The products d * sc are exact in f32,
+             but not in f16
 
 q6 has scales for 16 weights, w = d * sc * (q - 32): low four bits as nibbles; two more a weight in
 the plane ``high``; u32 a block: two signed bytes sc, and half d.
@@ -46,6 +49,7 @@ QUANTS: dict[str, Quant] = {
         Quant("BF16", 1, 2, "bf16"),
         Quant("Q4_0", 32, 18, "q4", "repack_q4_0"),
         Quant("Q4_1", 32, 20, "q4", "repack_q4_1"),
+        Quant("Q4_K", 256, 144, "q4k", "repack_q4_k"),
         Quant("Q5_0", 32, 22, "q8", "repack_q5_0"),
         Quant("Q6_K", 256, 210, "q6", "repack_q6_k"),
         Quant("Q8_0", 32, 34, "q8", "repack_q8_0"),
@@ -90,12 +94,14 @@ _QUANTS_PLANES = {
 _SCALES_PLANE = {
     "halves": ("scales", "u32", 1),
     "half": ("scales", "u32", 0.5),
+    "k": ("scales", "vec4<u32>", 0.5),
 }
 FORMATS: dict[str, Format] = {
     "f32": Format((("quants", "vec4<f32>", 32),)),
     "f16": Format((("quants", "vec4<u32>", 16),)),
     "bf16": Format((("quants", "vec4<u32>", 16),)),
     "q4": _integers("nibbles", "halves"),
+    "q4k": _integers("nibbles", "k"),
     "q6": Format((("quants", "vec4<u32>", 4), ("high", "vec2<u32>", 2), ("scales", "u32", 1))),
     "q8": _integers("bytes", "half"),
 }

@@ -43,12 +43,14 @@ def test_linear(harness: Harness, device: str, quant: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("quant", BLOCKS_OF_256)
-@pytest.mark.parametrize("tokens", [1, 7])
-def test_linear_on_blocks_of_256(harness: Harness, device: str, quant: str, tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "k", "n"), [(1, 512, 37), (7, 768, 37), (65, 256, 70)])
+def test_linear_on_blocks_of_256(
+    harness: Harness, device: str, quant: str, tokens: int, k: int, n: int
+) -> None:
     b = builder(device, tokens)
-    y = ops.linear(b, state("x", tokens, 512), weight("w", 37, 512, quant=quant))
-    weights = {"w": numbers(2, 37, 512)}
-    case = Case(b.build(), {"x": numbers(1, tokens, 512)}, weights, StepRecord(0, tokens))
+    y = ops.linear(b, state("x", tokens, k), weight("w", n, k, quant=quant))
+    weights = {"w": numbers(2, n, k)}
+    case = Case(b.build(), {"x": numbers(1, tokens, k)}, weights, StepRecord(0, tokens))
     (got,) = harness.run(case, [y])
     assert_close(got, case.reference()[y.name], TOLERANCE)
 
