@@ -26,6 +26,7 @@ from engine.weights.quants import packed_lib, pairs_lib, weight_lib
 
 FEW_ROWS = 4096
 MANY_ROWS = 16384
+MOST_SLOTS = 8  # storage buffers a stage that WebGPU guarantees
 TERMS = {"q8": 1, "q16": 2}  # bytes an integer activation
 
 
@@ -135,6 +136,7 @@ def _call(
         slots.append(Slot("residual", "array<f32>"))
     args["y"] = layer.y
     slots.append(Slot("y", "array<f32>", "read_write"))
+    assert len(slots) <= MOST_SLOTS, "bias and residual together, on a weight of three planes"
     lib = (*lib, "bias_add" if layer.bias else "bias_none", layer.finish)
     shader = Shader(
         name,

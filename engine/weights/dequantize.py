@@ -65,6 +65,15 @@ def _q5_0(blocks: Array) -> Array:
     return values
 
 
+def _q5_k(blocks: Array) -> Array:
+    """Layout as in wgsl/repack_q5_k.wgsl."""
+    import numpy as np
+
+    low = _nibbles(blocks[:, 48:].reshape(-1, 32)).reshape(-1, 8, 32)
+    high = np.unpackbits(blocks[:, 16:48, None], axis=2, bitorder="little").swapaxes(1, 2)
+    return _superblocks(blocks, low | (high << 4))
+
+
 def _iq4_nl(blocks: Array) -> Array:
     return _half(blocks, 0) * _iq4(_nibbles(blocks[:, 2:]))
 
@@ -148,6 +157,7 @@ _READERS: dict[str, Callable[[Array], Array]] = {
     "Q4_1": _q4_1,
     "Q4_K": _q4_k,
     "Q5_0": _q5_0,
+    "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "Q8_0": _q8_0,
     "IQ4_NL": _iq4_nl,

@@ -4,6 +4,8 @@ On the GPU a matrix is split into aligned planes of quants and scales. Most form
 with a scale, w = d * q + m for a block of 32, and join one of each:
 
     nibbles  16 bytes a block: byte j holds q[j] (low) and q[j + 16] (high)
+    fives    low four bits as nibbles; u32 a block in the plane ``high``: bit j of byte b is that
+             of element 4 j + b
     bytes    32 bytes a block, signed
 
     halves   u32 a block: halves d and m
@@ -51,6 +53,7 @@ QUANTS: dict[str, Quant] = {
         Quant("Q4_1", 32, 20, "q4", "repack_q4_1"),
         Quant("Q4_K", 256, 144, "q4k", "repack_q4_k"),
         Quant("Q5_0", 32, 22, "q8", "repack_q5_0"),
+        Quant("Q5_K", 256, 176, "q5k", "repack_q5_k"),
         Quant("Q6_K", 256, 210, "q6", "repack_q6_k"),
         Quant("Q8_0", 32, 34, "q8", "repack_q8_0"),
         Quant("IQ4_NL", 32, 18, "q8", "repack_iq4_nl", ("iq4",)),
@@ -89,6 +92,7 @@ def _integers(quants: str, scales: str) -> Format:
 
 _QUANTS_PLANES = {
     "nibbles": (("quants", "vec4<u32>", 4),),
+    "fives": (("quants", "vec4<u32>", 4), ("high", "u32", 1)),
     "bytes": (("quants", "vec4<u32>", 8),),
 }
 _SCALES_PLANE = {
@@ -102,6 +106,7 @@ FORMATS: dict[str, Format] = {
     "bf16": Format((("quants", "vec4<u32>", 16),)),
     "q4": _integers("nibbles", "halves"),
     "q4k": _integers("nibbles", "k"),
+    "q5k": _integers("fives", "k"),
     "q6": Format((("quants", "vec4<u32>", 4), ("high", "vec2<u32>", 2), ("scales", "u32", 1))),
     "q8": _integers("bytes", "half"),
 }

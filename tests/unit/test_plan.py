@@ -109,12 +109,9 @@ def test_bindings_fit_and_are_all_used(device: str) -> None:
 def test_bindings_of_every_quantization_fit(quant: str, device: str, tokens: int) -> None:
     b = builder(device, tokens)
     x, residual = state("x", tokens, 256), state("residual", tokens, 8)
-    w, norm, bias = (
-        weight("w", 8, 256, quant=quant),
-        Norm(weight("gain", 256), 1e-5),
-        weight("b", 8),
-    )
-    ops.linear(b, x, w, norm=norm, bias=bias, residual=residual)
+    w, norm = weight("w", 8, 256, quant=quant), Norm(weight("gain", 256), 1e-5)
+    ops.linear(b, x, w, norm=norm, bias=weight("bias", 8))
+    ops.linear(b, x, w, norm=norm, residual=residual)
     for call in b.build().calls:
         assert call.shader
         assert len(call.shader.slots) <= 8, "WebGPU guarantees 8 storage buffers a stage"
