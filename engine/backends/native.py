@@ -66,12 +66,14 @@ class Native:
         w, y = call.args["w"], call.args["y"]
         if not (isinstance(w, Weight) and self.keeps(w)):
             return None
+        assert call.shader is not None
         (n, k), (capacity, width) = w.shape, y.shape
         return Bound(
             self._library.linear,
             *(a[name] for name in ("step", "x", "w", "y")),
             self._scratch_of(self._library.linear_scratch(capacity, n, k)),
-            *(QUANTS.index(w.quant), capacity, n, k, n // width),
+            *(QUANTS.index(w.quant), capacity, n, k, call.shader.consts["PARTS"]),
+            *(width, int(_overrides(call)["FIRST"])),
             a.get("norm"),
             self._float(_overrides(call).get("EPS", 0.0)),
             a.get("bias"),

@@ -10,10 +10,10 @@ linear_rows_int any      nothing, weights with a packed form   integers per bloc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
+from functools import cache, partial
+from itertools import accumulate, product
 from math import ceil
 from typing import Any
 
@@ -28,6 +28,7 @@ FEW_ROWS = 4096
 MANY_ROWS = 16384
 MOST_SLOTS = 8  # storage buffers a stage that WebGPU guarantees
 TERMS = {"q8": 1, "q16": 2}  # bytes an integer activation
+Stack = tuple[Weight, ...]  # matrices (N, K) that make one by rows, each quantized in its own way
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Norm:
 
 @dataclass(frozen=True)
 class _Layer:
-    """One linear layer to be turned into a kernel call."""
+    """One linear layer to be turned into a kernel call; its rows begin at ``first`` in those of y
+    and of the bias."""
 
     x: Tensor
     w: Weight
@@ -49,6 +51,7 @@ class _Layer:
     norm: Norm | None
     bias: Weight | None
     residual: Tensor | None
+    first: int = 0
 
     @property
     def rows(self) -> int:
@@ -64,7 +67,7 @@ class _Layer:
 def linear(
     b: PlanBuilder,
     x: Tensor,
-    w: Weight,
+    w: Weight | Stack,
     *,
     norm: Norm | None = None,
     bias: Weight | None = None,
@@ -73,34 +76,47 @@ def linear(
 ) -> Tensor:
     """``norm(x) @ w.T + bias + residual``: x (M, K) f32, w (N, K) -> (M, N) f32; ``into`` is a
     tensor for the result that outlives the plan."""
-    y = into or b.activation("linear", x.shape[0], w.shape[0])
-    _emit(b, _Layer(x, w, y, 1, norm, bias, residual))
+    parts = w if isinstance(w, tuple) else (w,)
+    ends = list(accumulate(part.shape[0] for part in parts))
+    y = into or b.activation("linear", x.shape[0], ends[-1])
+    layers = [
+        _Layer(x, part, y, 1, norm, bias, residual, end - part.shape[0])
+        for part, end in zip(parts, ends, strict=True)
+    ]
+    _emit(b, layers)
     return y
 
 
 def gated_linear(b: PlanBuilder, x: Tensor, w: Weight, *, norm: Norm | None = None) -> Tensor:
     """``silu(g) * u`` with ``g, u = split(norm(x) @ w.T)``: x (M, K), w (2F, K) -> (M, F) f32."""
     y = b.activation("gated", x.shape[0], w.shape[0] // 2)
-    _emit(b, _Layer(x, w, y, 2, norm, None, None))
+    _emit(b, [_Layer(x, w, y, 2, norm, None, None)])
     return y
 
 
-def _emit(b: PlanBuilder, layer: _Layer) -> None:
-    traits = b.traits
-    if traits.kind == "cpu" or (b.tokens == 1 and traits.barriers):
-        b.call(_team(b, layer))
-        return
-    norm, layer = layer.norm, replace(layer, norm=None)
-    if traits.activations != "f32" and packed_lib(layer.w.format):
-        if traits.barriers:
-            b.call(_tile_int(b, layer, *quantize(b, layer.x, norm)))
+def _emit(b: PlanBuilder, layers: Sequence[_Layer]) -> None:
+    """The calls of layers that share input and norm."""
+    traits, x, norm = b.traits, layers[0].x, layers[0].norm
+
+    @cache
+    def quantized(pairs: bool) -> tuple[Tensor, Tensor]:
+        return quantize(b, x, norm, pairs)
+
+    @cache
+    def normalized() -> Tensor:
+        return rmsnorm(b, x, norm.gain, norm.eps) if norm else x
+
+    for layer in layers:
+        plain = replace(layer, norm=None)
+        if traits.kind == "cpu" or (b.tokens == 1 and traits.barriers):
+            b.call(_team(b, layer))
+        elif traits.activations == "f32" or not packed_lib(layer.w.format):
+            plain = replace(plain, x=normalized())
+            b.call(_tile(b, plain) if traits.barriers else _rows(b, plain))
+        elif traits.barriers:
+            b.call(_tile_int(b, plain, *quantized(False)))
         else:
-            pairs = bool(pairs_lib(layer.w.format))
-            b.call(_rows_int(b, layer, *quantize(b, layer.x, norm, pairs)))
-        return
-    if norm:
-        layer = replace(layer, x=rmsnorm(b, layer.x, norm.gain, norm.eps))
-    b.call(_tile(b, layer) if traits.barriers else _rows(b, layer))
+            b.call(_rows_int(b, plain, *quantized(bool(pairs_lib(layer.w.format)))))
 
 
 def _call(
@@ -124,6 +140,7 @@ def _call(
     args["w"] = layer.w
     slots += weight_slots("w", layer.w)
     overrides: dict[str, int | float] = {"K": layer.w.shape[1], "N": layer.rows}
+    overrides |= {"STRIDE": layer.y.shape[1], "FIRST": layer.first}
     if layer.norm:
         args["norm"] = layer.norm.gain
         slots += weight_slots("norm", layer.norm.gain)
@@ -373,6 +390,7 @@ def _uncrossed(words: Any) -> Any:
 def _reference(layer: _Layer) -> Any:
     """The layer in NumPy, from f32 input or from quantized input."""
     eps = layer.norm.eps if layer.norm else 0.0
+    own = slice(layer.first, layer.first + layer.rows)
 
     def reference(a: Mapping[str, Any]) -> None:
         n = min(int(a["step"][NUM_TOKENS]), layer.y.shape[0])
@@ -381,10 +399,10 @@ def _reference(layer: _Layer) -> Any:
             x = normalize(x, a["norm"], eps)
         y = matmul(x, a["w"])
         if "bias" in a:
-            y = y + a["bias"]
+            y = y + a["bias"][own]
         if "residual" in a:
-            y = y + a["residual"][:n]
-        a["y"][:n] = _silu_gate(y) if layer.parts == 2 else y
+            y = y + a["residual"][:n, own]
+        a["y"][:n, own] = _silu_gate(y) if layer.parts == 2 else y
 
     return reference
 

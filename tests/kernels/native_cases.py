@@ -132,6 +132,7 @@ def cases() -> Iterator[Case]:
             )
         for tokens in (1, 6):
             yield fused(kind, tokens)
+            yield stacked(kind, tokens)
             yield Case(
                 f"gated {kind}, {tokens} tokens",
                 lambda b, m=tokens, kind=kind: ops.gated_linear(
@@ -172,6 +173,19 @@ def fused(kind: str, tokens: int) -> Case:
     inputs = {"x": numbers(1, tokens, 96), "residual": numbers(2, tokens, 41)}
     name = f"fused {kind}, {tokens} tokens"
     return Case(name, build, inputs, tokens, tokens, tolerance=ROUNDED)
+
+
+def stacked(kind: str, tokens: int) -> Case:
+    """Two matrices, quantized differently, that write their parts of the same rows."""
+
+    def build(b: PlanBuilder) -> None:
+        x, residual = state("x", tokens, 96), state("residual", tokens, 44)
+        other = next(k for k in KINDS if k != kind)
+        w = (weight("w", 41, 96, quant=kind), weight("v", 3, 96, quant=other))
+        ops.linear(b, x, w, bias=weight("bias", 44), residual=residual)
+
+    inputs = {"x": exact(1, tokens, 96), "residual": numbers(2, tokens, 44)}
+    return Case(f"stacked {kind}, {tokens} tokens", build, inputs, tokens, tokens)
 
 
 def attention(kv: KVLayout, tokens: int, position: int) -> Case:

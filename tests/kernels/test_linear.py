@@ -8,7 +8,7 @@ import pytest
 from engine import ops
 from engine.ops.linear import Norm, quantize
 from engine.ops.state import StepRecord
-from engine.weights.quants import QUANTS
+from engine.weights.quants import QUANTS, make_weight
 from tests.kernels.cases import DEVICES, assert_close, builder, numbers, rows, state, weight
 from tests.kernels.harness import Case, Harness
 
@@ -131,11 +131,47 @@ def test_embedding_is_exact(harness: Harness, quant: str) -> None:
 
 def test_stacked_weights(harness: Harness) -> None:
     b = builder("plain", 8)
-    from engine.weights.quants import make_weight
-
     w = make_weight("stack", (3 + 5 + 2, 64), "Q8_0", ("q", "k", "v"))
     y = ops.linear(b, state("x", 8, 64), w)
     weights = {"q": numbers(1, 3, 64), "k": numbers(2, 5, 64), "v": numbers(3, 2, 64)}
     case = Case(b.build(), {"x": numbers(4, 8, 64)}, weights, StepRecord(0, 8), 200)
     (got,) = harness.run(case, [y])
     assert_close(got, case.reference()[y.name], TOLERANCE)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("tokens", "capacity", "k", "kinds"),
+    [
+        (1, 1, 96, ("Q4_1", "Q8_0", "F16")),
+        (37, 40, 96, ("Q4_1", "Q8_0", "F16")),
+        (1, 1, 256, ("Q4_K", "Q6_K")),
+        (6, 8, 256, ("Q4_K", "Q6_K")),
+    ],
+)
+def test_a_stack_of_different_quantizations(
+    harness: Harness, device: str, tokens: int, capacity: int, k: int, kinds: tuple[str, ...]
+) -> None:
+    b = builder(device, capacity)
+    heights = (70, 9, 33)[: len(kinds)]
+    w = tuple(
+        weight(f"w{i}", height, k, quant=kind)
+        for i, (height, kind) in enumerate(zip(heights, kinds, strict=True))
+    )
+    x, norm, n = state("x", capacity, k), Norm(weight("gain", k), 1e-5), sum(heights)
+    residual = state("residual", capacity, n)
+    outputs = [state(name, capacity, n) for name in ("first", "second")]
+    ops.linear(b, x, w, norm=norm, bias=weight("bias", n), into=outputs[0])
+    ops.linear(b, x, w, residual=residual, into=outputs[1])
+    weights = {f"w{i}": numbers(i, height, k) for i, height in enumerate(heights)}
+    weights |= {"gain": numbers(7, k), "bias": numbers(8, n)}
+    inputs = {
+        "x": rows(numbers(9, tokens, k), capacity),
+        "residual": rows(numbers(10, tokens, n), capacity),
+    }
+    case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
+    wanted = case.reference()
+    # Rounding activations to integers can fall to either side of a half.
+    tolerance = {"f32": 5e-6, "q16": 1e-4, "q8": 1e-2}[DEVICES[device].activations]
+    for y, got in zip(outputs, harness.run(case, outputs), strict=True):
+        assert_close(got[:tokens], wanted[y.name][:tokens], tolerance)

@@ -186,6 +186,16 @@ def test_metadata_that_makes_no_model(key: str, value: object, code: str) -> Non
     assert caught.value.code == code
 
 
+def test_gate_and_up_must_be_quantized_alike() -> None:
+    data = TINY.read_bytes()
+    good = read_header(data, len(data))
+    other = replace(good.tensors["blk.1.ffn_up.weight"], quant="Q8_0")
+    with pytest.raises(OctavoError) as caught:
+        open_model(replace(good, tensors={**good.tensors, other.name: other}))
+    assert caught.value.code == "model.quantization"
+    assert "blk.1.ffn_gate_up" in caught.value.message
+
+
 def test_a_tensor_nobody_uses_is_no_detail() -> None:
     data = TINY.read_bytes()
     good = read_header(data, len(data))
