@@ -65,6 +65,12 @@ def _q5_0(blocks: Array) -> Array:
     return values
 
 
+def _q5_1(blocks: Array) -> Array:
+    q = _floats(_fives(blocks[:, 4:8], blocks[:, 8:]))
+    values: Array = _half(blocks, 0) * q + _half(blocks, 2)
+    return values
+
+
 def _q5_k(blocks: Array) -> Array:
     """Layout as in wgsl/repack_q5_k.wgsl."""
     import numpy as np
@@ -157,6 +163,7 @@ _READERS: dict[str, Callable[[Array], Array]] = {
     "Q4_1": _q4_1,
     "Q4_K": _q4_k,
     "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "Q8_0": _q8_0,
