@@ -46,6 +46,20 @@ def _bf16(blocks: Array) -> Array:
     return values
 
 
+def _q3_k(blocks: Array) -> Array:
+    """Layout as in wgsl/repack_q3_k.wgsl."""
+    import numpy as np
+
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    low = (blocks[:, 32:96].reshape(-1, 2, 1, 32) >> shifts) & 3
+    high = np.unpackbits(blocks[:, :32, None], axis=2, bitorder="little").swapaxes(1, 2)
+    q = _floats(low.reshape(-1, 8, 32) | (high << 2)) - 4
+    upper = (blocks[:, None, 104:108] >> shifts) & 3
+    sc = _floats(_nibbles(blocks[:, 96:104]) | (upper.reshape(-1, 16) << 4)) - 32
+    values: Array = (_half(blocks, 108) * sc)[:, :, None] * q.reshape(-1, 16, 16)
+    return values
+
+
 def _q4_0(blocks: Array) -> Array:
     values: Array = _half(blocks, 0) * (_floats(_nibbles(blocks[:, 2:])) - 8)
     return values
@@ -159,6 +173,7 @@ _READERS: dict[str, Callable[[Array], Array]] = {
     "F32": _f32,
     "F16": _f16,
     "BF16": _bf16,
+    "Q3_K": _q3_k,
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q4_K": _q4_k,

@@ -49,6 +49,7 @@ QUANTS: dict[str, Quant] = {
         Quant("F32", 1, 4, "f32"),
         Quant("F16", 1, 2, "f16"),
         Quant("BF16", 1, 2, "bf16"),
+        Quant("Q3_K", 256, 110, "q6", "repack_q3_k"),
         Quant("Q4_0", 32, 18, "q4", "repack_q4_0"),
         Quant("Q4_1", 32, 20, "q4", "repack_q4_1"),
         Quant("Q4_K", 256, 144, "q4k", "repack_q4_k"),
