@@ -98,6 +98,18 @@ def _iq4_nl(blocks: Array) -> Array:
     return _half(blocks, 0) * _iq4(_nibbles(blocks[:, 2:]))
 
 
+def _iq4_xs(blocks: Array) -> Array:
+    """Layout as in wgsl/repack_iq4_xs.wgsl."""
+    import numpy as np
+
+    upper = (blocks[:, 2:4, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3
+    lower = (blocks[:, 4:8, None] >> np.array([0, 4], np.uint8)) & 15
+    sc = _floats(lower.reshape(-1, 8) | (upper.reshape(-1, 8) << 4)) - 32
+    q = _iq4(_nibbles(blocks[:, 8:].reshape(-1, 16))).reshape(-1, 8, 32)
+    values: Array = (_half(blocks, 0) * sc)[:, :, None] * q
+    return values
+
+
 def _q8_0(blocks: Array) -> Array:
     import numpy as np
 
@@ -183,4 +195,5 @@ _READERS: dict[str, Callable[[Array], Array]] = {
     "Q6_K": _q6_k,
     "Q8_0": _q8_0,
     "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
 }

@@ -10,6 +10,7 @@ with a scale, w = d * q + m for a block of 32, and join one of each:
 
     halves   u32 a block: halves d and m
     half     half d a block, two blocks in a u32; m is zero
+    product  u32 a block: half d and, above it, a signed byte sc; w = d * sc * q
     k        16 bytes a superblock of 256: halves d and dmin, twelve bytes with six bits of sc and
              m for each block; w = d * sc * q - dmin * m. The products d * sc are exact in f32,
              but not in f16
@@ -59,6 +60,7 @@ QUANTS: dict[str, Quant] = {
         Quant("Q6_K", 256, 210, "q6", "repack_q6_k"),
         Quant("Q8_0", 32, 34, "q8", "repack_q8_0"),
         Quant("IQ4_NL", 32, 18, "q8", "repack_iq4_nl", ("iq4",)),
+        Quant("IQ4_XS", 256, 136, "iq4", "repack_iq4_xs", ("iq4",)),
     )
 }
 
@@ -100,6 +102,7 @@ _QUANTS_PLANES = {
 _SCALES_PLANE = {
     "halves": ("scales", "u32", 1),
     "half": ("scales", "u32", 0.5),
+    "product": ("scales", "u32", 1),
     "k": ("scales", "vec4<u32>", 0.5),
 }
 FORMATS: dict[str, Format] = {
@@ -112,6 +115,7 @@ FORMATS: dict[str, Format] = {
     "q5k": _integers("fives", "k"),
     "q6": Format((("quants", "vec4<u32>", 4), ("high", "vec2<u32>", 2), ("scales", "u32", 1))),
     "q8": _integers("bytes", "half"),
+    "iq4": _integers("bytes", "product"),
 }
 _ELEMENT_BYTES = {"u32": 4, "vec2<u32>": 8, "vec4<u32>": 16, "vec4<f32>": 16}
 

@@ -31,6 +31,7 @@ HALVES: dict[str, tuple[int, ...]] = {
     "Q6_K": (208,),
     "Q8_0": (0,),
     "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
 }
 
 
