@@ -46,6 +46,17 @@ def _bf16(blocks: Array) -> Array:
     return values
 
 
+def _q2_k(blocks: Array) -> Array:
+    """Layout as in wgsl/repack_q2_k.wgsl."""
+    import numpy as np
+
+    q = (blocks[:, 16:80].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
+    scales = _half(blocks, 80) * _floats(blocks[:, :16] & 15)
+    mins = _half(blocks, 82) * _floats(blocks[:, :16] >> 4)
+    values: Array = scales[:, :, None] * _floats(q.reshape(-1, 16, 16)) - mins[:, :, None]
+    return values
+
+
 def _q3_k(blocks: Array) -> Array:
     """Layout as in wgsl/repack_q3_k.wgsl."""
     import numpy as np
@@ -185,6 +196,7 @@ _READERS: dict[str, Callable[[Array], Array]] = {
     "F32": _f32,
     "F16": _f16,
     "BF16": _bf16,
+    "Q2_K": _q2_k,
     "Q3_K": _q3_k,
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,

@@ -15,8 +15,12 @@ with a scale, w = d * q + m for a block of 32, and join one of each:
              m for each block; w = d * sc * q - dmin * m. The products d * sc are exact in f32,
              but not in f16
 
-q6 has scales for 16 weights, w = d * sc * (q - 32): low four bits as nibbles; two more a weight in
-the plane ``high``; u32 a block: two signed bytes sc, and half d.
+Two formats have scales for 16 weights, and no integer products:
+
+    q6       w = d * sc * (q - 32): low four bits as nibbles; two more a weight in the plane
+             ``high``; u32 a block: two signed bytes sc, and half d
+    q2       w = d * sc * q - dmin * m: two bits a weight; two words of scales a block: two bytes
+             with sc below and m above, and halves d and dmin
 """
 
 from __future__ import annotations
@@ -50,6 +54,7 @@ QUANTS: dict[str, Quant] = {
         Quant("F32", 1, 4, "f32"),
         Quant("F16", 1, 2, "f16"),
         Quant("BF16", 1, 2, "bf16"),
+        Quant("Q2_K", 256, 84, "q2", "repack_q2_k"),
         Quant("Q3_K", 256, 110, "q6", "repack_q3_k"),
         Quant("Q4_0", 32, 18, "q4", "repack_q4_0"),
         Quant("Q4_1", 32, 20, "q4", "repack_q4_1"),
@@ -109,6 +114,7 @@ FORMATS: dict[str, Format] = {
     "f32": Format((("quants", "vec4<f32>", 32),)),
     "f16": Format((("quants", "vec4<u32>", 16),)),
     "bf16": Format((("quants", "vec4<u32>", 16),)),
+    "q2": Format((("quants", "vec2<u32>", 2), ("scales", "vec2<u32>", 2))),
     "q4": _integers("nibbles", "halves"),
     "q4k": _integers("nibbles", "k"),
     "q5": _integers("fives", "halves"),

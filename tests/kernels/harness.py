@@ -21,6 +21,7 @@ from engine.weights.quants import QUANTS
 ALIGN = 32
 # Where the halves of a file block begin.
 HALVES: dict[str, tuple[int, ...]] = {
+    "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q4_0": (0,),
     "Q4_1": (0, 2),
