@@ -1,4 +1,5 @@
-"""File blocks to f32 in NumPy, bit for bit as ggml's reference code does it.
+"""File blocks to f32 in NumPy, bit for bit as ggml's reference code does it; or to Q8_0 blocks of
+the same weights, where these are signed bytes with a half.
 
 A function takes blocks (n, block_bytes) u8 and gives values f32 of any shape, in file order.
 """
@@ -22,7 +23,18 @@ def dequantize(name: str, raw: bytes | memoryview | Array) -> Array:
     import numpy as np
 
     blocks = np.frombuffer(raw, np.uint8).reshape(-1, quant(name).block_bytes)
+    if name in SIGNED_BYTES:
+        return (_half(blocks, 0) * _floats(SIGNED_BYTES[name](blocks))).reshape(-1)
     return _READERS[name](blocks).reshape(-1)
+
+
+def as_q8_0(name: str, raw: bytes | memoryview | Array) -> Array:
+    """Whole blocks of one of SIGNED_BYTES as the Q8_0 blocks of the same weights, flat u8."""
+    import numpy as np
+
+    blocks = np.frombuffer(raw, np.uint8).reshape(-1, quant(name).block_bytes)
+    q = SIGNED_BYTES[name](blocks)
+    return np.concatenate([blocks[:, :2], q.view(np.uint8)], axis=1).reshape(-1)
 
 
 def _f32(blocks: Array) -> Array:
@@ -86,8 +98,8 @@ def _q4_k(blocks: Array) -> Array:
 
 
 def _q5_0(blocks: Array) -> Array:
-    values: Array = _half(blocks, 0) * _floats(_fives(blocks[:, 2:6], blocks[:, 6:]) - 16)
-    return values
+    q: Array = _fives(blocks[:, 2:6], blocks[:, 6:]) - 16
+    return q
 
 
 def _q5_1(blocks: Array) -> Array:
@@ -106,7 +118,7 @@ def _q5_k(blocks: Array) -> Array:
 
 
 def _iq4_nl(blocks: Array) -> Array:
-    return _half(blocks, 0) * _iq4(_nibbles(blocks[:, 2:]))
+    return _iq4(_nibbles(blocks[:, 2:]))
 
 
 def _iq4_xs(blocks: Array) -> Array:
@@ -117,14 +129,14 @@ def _iq4_xs(blocks: Array) -> Array:
     lower = (blocks[:, 4:8, None] >> np.array([0, 4], np.uint8)) & 15
     sc = _floats(lower.reshape(-1, 8) | (upper.reshape(-1, 8) << 4)) - 32
     q = _iq4(_nibbles(blocks[:, 8:].reshape(-1, 16))).reshape(-1, 8, 32)
-    values: Array = (_half(blocks, 0) * sc)[:, :, None] * q
+    values: Array = (_half(blocks, 0) * sc)[:, :, None] * _floats(q)
     return values
 
 
 def _q8_0(blocks: Array) -> Array:
     import numpy as np
 
-    return _half(blocks, 0) * _floats(blocks[:, 2:].view(np.int8))
+    return blocks[:, 2:].view(np.int8)
 
 
 def _q6_k(blocks: Array) -> Array:
@@ -177,11 +189,11 @@ def _fives(bits: Array, packed: Array) -> Array:
 
 
 def _iq4(nibbles: Array) -> Array:
-    """The signed bytes that IQ4 quants stand for (kvalues_iq4nl in ggml-common.h), as f32."""
+    """The signed bytes that IQ4 quants stand for (kvalues_iq4nl in ggml-common.h)."""
     import numpy as np
 
     table = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-    values: Array = np.array(table, np.float32)[nibbles]
+    values: Array = np.array(table, np.int8)[nibbles]
     return values
 
 
@@ -192,6 +204,12 @@ def _floats(values: Array) -> Array:
     return result
 
 
+# The signed bytes q of quantizations whose blocks begin with a half d, w = d * q.
+SIGNED_BYTES: dict[str, Callable[[Array], Array]] = {
+    "Q5_0": _q5_0,
+    "Q8_0": _q8_0,
+    "IQ4_NL": _iq4_nl,
+}
 _READERS: dict[str, Callable[[Array], Array]] = {
     "F32": _f32,
     "F16": _f16,
@@ -201,11 +219,8 @@ _READERS: dict[str, Callable[[Array], Array]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q4_K": _q4_k,
-    "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
-    "Q8_0": _q8_0,
-    "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
 }

@@ -159,10 +159,10 @@ def pairs_lib(format: str) -> tuple[str, ...]:
     return (pieces[1], "pairs_nibbles") if "quants_nibbles" in pieces else ()
 
 
-def file_bytes(weight: Weight) -> int:
-    """Bytes of a weight's blocks in the file."""
-    q = quant(weight.quant)
-    return prod(weight.shape) // q.block_size * q.block_bytes
+def block_bytes(name: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor's blocks in the quantization ``name``."""
+    q = quant(name)
+    return prod(shape) // q.block_size * q.block_bytes
 
 
 def make_weight(

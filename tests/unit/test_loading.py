@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from engine import loader
 from engine.backends.cpu import CpuDevice
+from engine.backends.native import Native
 from engine.backends.null import NullDevice
 from engine.backends.webgpu import WebGpuDevice, traits_of
 from engine.config import Activations, LoadConfig
@@ -23,7 +24,7 @@ from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
 from engine.models.plans import PREFILL
 from engine.plan import Tensor, Traits
-from engine.weights.dequantize import dequantize
+from engine.weights.dequantize import SIGNED_BYTES, as_q8_0, dequantize
 from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
 from engine.weights.quants import QUANTS, make_weight
@@ -47,6 +48,12 @@ def test_dequantize_equals_the_oracle_on_any_bytes(name: str) -> None:
     scales = np.array([0.0, -0.0, 6e-8, -6e-8, 3e-6, 65504, -65504, 0.01, -1.5])
     raw = random_blocks(name, 500, scales)
     assert_same_bits(dequantize(name, raw), oracle(name, raw))
+
+
+@pytest.mark.parametrize("name", SIGNED_BYTES)
+def test_q8_0_blocks_of_the_same_weights(name: str) -> None:
+    raw = random_blocks(name, 500, np.array([0.0, -0.0, 6e-8, -65504, 0.01, -1.5]))
+    assert_same_bits(dequantize("Q8_0", as_q8_0(name, raw)), oracle(name, raw))
 
 
 def test_every_bf16_is_the_oracles() -> None:
@@ -73,7 +80,7 @@ def test_rows_must_be_whole_blocks() -> None:
     st.integers(130, 3000).map(lambda n: n * 4),
 )
 def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size: int) -> None:
-    """Whatever the borders cut, the CPU device holds the oracle's numbers."""
+    """Whatever the borders cut, the CPU device holds the oracle's numbers, as f32 or as blocks."""
     rng = np.random.default_rng(1)
     width = 256 if any(QUANTS[kind].block_size == 256 for kind in kinds) else 96
     values = {f"t{i}": rng.standard_normal((rows[i], width)) for i in range(len(kinds))}
@@ -83,17 +90,18 @@ def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size:
     cuts = [data[i : i + shard_size] for i in range(0, len(data), shard_size)]
     jobs = shard_jobs(index, weights, [len(c) for c in cuts])
 
-    async def load() -> None:
-        device = CpuDevice()
+    async def load(native: Native | None) -> None:
+        device = CpuDevice(native=native)
         await device.allocate(weights)
         for cut, job in zip(cuts, jobs, strict=True):
             await device.upload(cut, job)
         for weight in weights:
-            got = np.frombuffer(await device.read(weight), np.float32)
-            kind, raw = tensors[weight.name]
-            np.testing.assert_array_equal(got, dequantize(kind, raw))
+            kept = native.kept_as(weight) if native else ""
+            got = dequantize(kept or "F32", await device.read(weight))
+            np.testing.assert_array_equal(got, oracle(*tensors[weight.name]))
 
-    asyncio.run(load())
+    asyncio.run(load(None))
+    asyncio.run(load(Native.__new__(Native)))  # without its library, which needs WebAssembly
     covered = sorted(
         (j.weight.name, j.first + i) for s in jobs for j in s.jobs for i in range(j.count)
     )
