@@ -168,7 +168,8 @@ def block_bytes(name: str, shape: tuple[int, ...]) -> int:
 def make_weight(
     name: str, shape: tuple[int, ...], quant_name: str, sources: tuple[str, ...]
 ) -> Weight:
-    """A weight of ``shape`` (N, K) or (K,) stacked from GGUF tensors that share a quantization."""
+    """A weight of ``shape`` (N, K) or (K,) stacked from GGUF tensors that share a quantization;
+    OctavoError model.quantization if its rows are not whole blocks."""
     q = quant(quant_name)
     unit = max(32, q.block_size)
     if len(shape) == 2 and shape[1] % unit:

@@ -39,21 +39,28 @@ HALVES: dict[str, tuple[int, ...]] = {
 @dataclass
 class Case:
     """A plan with its inputs. ``weights`` maps GGUF tensor names to f32 arrays, which are
-    quantized here; ``arrays`` maps tensor names to their contents."""
+    quantized here; ``arrays`` maps tensor names to their contents. With ``scales`` the weights are
+    random blocks with these instead."""
 
     plan: Plan
     arrays: Mapping[str, np.ndarray]
     weights: Mapping[str, np.ndarray]
     step: StepRecord
     shard_size: int = 4096
+    scales: Sequence[float] = ()
 
     def quantized(self) -> dict[str, tuple[str, bytes]]:
         """Quantization and file bytes of every GGUF tensor."""
         kinds = {s: w.quant for w in weights_of([self.plan]) for s in w.sources}
         return {
-            name: (kinds[name], quantize(values, kinds[name]))
+            name: (kinds[name], self._blocks(values, kinds[name]))
             for name, values in self.weights.items()
         }
+
+    def _blocks(self, values: np.ndarray, kind: str) -> bytes:
+        if not self.scales:
+            return quantize(values, kind)
+        return random_blocks(kind, values.size // QUANTS[kind].block_size, np.array(self.scales))
 
     def reference(self) -> dict[str, np.ndarray]:
         """All tensors after running the references, by name."""

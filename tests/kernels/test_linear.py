@@ -10,7 +10,7 @@ from engine.ops.linear import Norm, quantize
 from engine.ops.state import StepRecord
 from engine.weights.quants import QUANTS, make_weight
 from tests.kernels.cases import DEVICES, assert_close, builder, numbers, rows, state, weight
-from tests.kernels.harness import Case, Harness
+from tests.kernels.harness import HALVES, Case, Harness
 
 BLOCKS_OF_256 = [name for name, q in QUANTS.items() if q.block_size == 256]
 OTHERS = [name for name in QUANTS if name not in BLOCKS_OF_256]
@@ -127,6 +127,21 @@ def test_embedding_is_exact(harness: Harness, quant: str) -> None:
         (got,) = harness.run(case, [y])
         # d * q + m may be fused on the device: one rounding less than in the reference.
         np.testing.assert_allclose(got, case.reference()[y.name], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("quant", HALVES)
+def test_scales_of_any_size(harness: Harness, quant: str) -> None:
+    """Zeros, subnormal and large halves are repacked as they are."""
+    vocab, k = 61, 256
+    b = builder("plain", vocab)
+    y = ops.embed(b, state("tokens", vocab, dtype="u32"), weight("w", vocab, k, quant=quant))
+    inputs = {"tokens": np.arange(vocab, dtype=np.uint32)}
+    scales = (0.0, -0.0, 6e-8, -6e-8, 3e-6, 0.01, -1.5, 8000, -8000)
+    weights = {"w": np.empty((vocab, k), np.float32)}
+    case = Case(b.build(), inputs, weights, StepRecord(0, vocab), scales=scales)
+    (got,) = harness.run(case, [y])
+    got, want = got.reshape(-1, 32), case.reference()[y.name].reshape(-1, 32)
+    assert (np.abs(got - want) <= 1e-6 * np.abs(want).max(axis=1, keepdims=True)).all()
 
 
 def test_stacked_weights(harness: Harness) -> None:

@@ -10,3 +10,5 @@ fn load_quants(i: u32) -> Quants {
   return Quants((packed & vec4<u32>(0x0f0f0f0fu)) | (lo << vec4<u32>(4u)),
                 ((packed >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu)) | (hi << vec4<u32>(4u)));
 }
+
+fn floats(word: u32) -> vec4<f32> { return vec4<f32>(unpack4xU8(word)); }

@@ -6,3 +6,5 @@ fn load_quants(i: u32) -> Quants {
   let packed = w_quants[i];
   return Quants(packed & vec4<u32>(0x0f0f0f0fu), (packed >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu));
 }
+
+fn floats(word: u32) -> vec4<f32> { return vec4<f32>(unpack4xU8(word)); }
