@@ -53,7 +53,7 @@ class Plane:
 class Weight(Tensor):
     """A weight matrix (N, K) or vector (K,), made of GGUF tensors stacked by rows.
 
-    ``format`` names the library piece that reads it (``lib/weight_<format>.wgsl``).
+    ``format`` is the one of ``weights.quants.FORMATS`` that it has on the GPU.
     """
 
     quant: str = "F32"

@@ -274,7 +274,7 @@ def _fill(device: Device, tensor: Tensor, call: Call, tokens: int) -> None:
     elif isinstance(tensor, Weight):
         for plane in tensor.planes:
             words = Tensor(plane_name(tensor, plane), (plane.nbytes // 4,), "u32", "state")
-            halves = plane.suffix == "scales" or tensor.format == "f16"
+            halves = plane.suffix == "scales" or tensor.format in ("f16", "bf16")
             kind = "halves" if halves else "floats" if tensor.format == "f32" else "bytes"
             device.write(words, _pattern(kind, words.nbytes))
     else:

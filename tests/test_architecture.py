@@ -26,7 +26,7 @@ LAYERS = [
     ["models"],
     ["backends"],
     ["ops"],
-    ["weights.loading"],
+    ["weights.dequantize", "weights.loading"],
     ["weights.quants"],
     ["plan"],
     ["shaders", "tokenizer", "weights.gguf"],

@@ -35,7 +35,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
       for (var p = 0u; p < PARTS; p++) {
         result[p] = acc[(r * PARTS + p) * TOKENS + t] + bias_of(first + r + p * N);
       }
-      if (first + r < N && token0 + t <= last) { finish((token0 + t) * N + first + r, result); }
+      if (first + r < N && token0 + t <= last) { finish(token0 + t, first + r, result); }
     }
   }
 }

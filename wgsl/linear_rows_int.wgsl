@@ -50,7 +50,7 @@ fn put(j: u32, first: u32, token0: u32, one: vec4<f32>, other: vec4<f32>) {
     var result: array<f32, PARTS>;
     result[0] = one[t] + bias_of(row);
     if (PARTS == 2u) { result[PARTS - 1u] = other[t] + bias_of(row + N); }
-    finish((token0 + t) * N + row, result);
+    finish(token0 + t, row, result);
   }
 }
 

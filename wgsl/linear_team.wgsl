@@ -40,6 +40,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var p = 0u; p < PARTS; p++) {
       result[p] = team_sum(acc[r * PARTS + p], lane) * factor + bias_of(first + r + p * N);
     }
-    if (lane % TEAM == 0u && first + r < N) { finish(first + r, result); }
+    if (lane % TEAM == 0u && first + r < N) { finish(0u, first + r, result); }
   }
 }

@@ -85,7 +85,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       for (var p = 0u; p < PARTS; p++) {
         result[p] = acc[i * TN * PARTS + p * TN + j] + bias_of(n + p * N);
       }
-      if (m <= last && n < N) { finish(m * N + n, result); }
+      if (m <= last && n < N) { finish(m, n, result); }
     }
   }
 }

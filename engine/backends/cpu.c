@@ -117,21 +117,22 @@ INLINE void tile(Quant quant, const int R, const int T, const uint8_t *w, const 
     for (int t = 0; t < T; t++) y[t * stride + r] = sum_of(sums[r * T + t]) + offsets[r * T + t];
 }
 
-// y (m, n) = x (m, blocks) times w (n, blocks) transposed. Rows outside: x fits into a cache.
+// y (m, n), rows of which are `stride` apart, = x (m, blocks) times w (n, blocks) transposed. Rows
+// outside: x fits into a cache.
 INLINE void product(Quant quant, const Block *x, int m, const uint8_t *w, int n, int blocks,
-                    float *y) {
+                    float *y, int stride) {
   enum { ROWS = 2, TOKENS = 4 };
   int row = blocks * bytes_of(quant), tiled = m / TOKENS * TOKENS, r = 0;
   for (; r + ROWS <= n && tiled; r += ROWS) {
     for (int t = 0; t < tiled; t += TOKENS)
-      tile(quant, ROWS, TOKENS, w + r * row, x + t * blocks, blocks, y + t * n + r, n);
+      tile(quant, ROWS, TOKENS, w + r * row, x + t * blocks, blocks, y + t * stride + r, stride);
     for (int i = r; i < r + ROWS; i++)
       for (int t = tiled; t < m; t++)
-        tile(quant, 1, 1, w + i * row, x + t * blocks, blocks, y + t * n + i, n);
+        tile(quant, 1, 1, w + i * row, x + t * blocks, blocks, y + t * stride + i, stride);
   }
   for (; r < n; r++)
     for (int t = 0; t < m; t++)
-      tile(quant, 1, 1, w + r * row, x + t * blocks, blocks, y + t * n + r, n);
+      tile(quant, 1, 1, w + r * row, x + t * blocks, blocks, y + t * stride + r, stride);
 }
 
 static void normalize(const float *x, const float *gain, float eps, int k, float *y) {
@@ -189,25 +190,30 @@ EXPORT int linear_scratch(int capacity, int n, int k) {
 }
 
 // What the references of linear (parts 1) and gated_linear (parts 2) in engine/ops/linear.py do.
-// x (capacity, k), w (n, k) quantized, y (capacity, n / parts); gain, bias, residual may be null.
+// x (capacity, k), w (n, k) quantized, y (capacity, width), of which n / parts from `first` on are
+// written; gain, bias and residual, which are as wide as y, may be null.
 EXPORT void linear(const uint32_t *step, const float *x, const uint8_t *w, float *y,
                    uint8_t *scratch, Quant quant, int capacity, int n, int k, int parts,
-                   const float *gain, float eps, const float *bias, const float *residual) {
+                   int width, int first, const float *gain, float eps, const float *bias,
+                   const float *residual) {
   int blocks = k / BLOCK, m = (int)step[NUM_TOKENS] < capacity ? (int)step[NUM_TOKENS] : capacity;
   Block *quants = (Block *)scratch;
-  float *normal = (float *)(quants + m * blocks), *out = parts == 2 ? normal + k : y;
+  float *normal = (float *)(quants + m * blocks), *out = parts == 2 ? normal + k : y + first;
+  int stride = parts == 2 ? n : width;
   for (int t = 0; t < m; t++) {
     const float *row = x + t * k;
     if (gain) normalize(row, gain, eps, k, normal), row = normal;
     quantize(row, blocks, quants + t * blocks);
   }
   switch (quant) {
-    case Q4_0: product(Q4_0, quants, m, w, n, blocks, out); break;
-    case Q4_1: product(Q4_1, quants, m, w, n, blocks, out); break;
-    case Q8_0: product(Q8_0, quants, m, w, n, blocks, out); break;
+    case Q4_0: product(Q4_0, quants, m, w, n, blocks, out, stride); break;
+    case Q4_1: product(Q4_1, quants, m, w, n, blocks, out, stride); break;
+    case Q8_0: product(Q8_0, quants, m, w, n, blocks, out, stride); break;
   }
-  for (int i = 0; bias && i < m * n; i++) out[i] += bias[i % n];
-  for (int i = 0; residual && i < m * n; i++) out[i] += residual[i];
+  for (int t = 0; bias && t < m; t++)
+    for (int i = 0; i < n; i++) out[t * stride + i] += bias[first + i];
+  for (int t = 0; residual && t < m; t++)
+    for (int i = 0; i < n; i++) out[t * stride + i] += residual[t * width + first + i];
   for (int t = 0; parts == 2 && t < m; t++)
     gate(out + t * n, out + t * n + n / 2, n / 2, y + t * (n / 2));
 }

@@ -14,8 +14,9 @@ from engine.backends.base import Buffer, Progress
 from engine.backends.native import Native, Run
 from engine.ops.state import RING
 from engine.plan import Call, Plan, Tensor, Traits, Weight
+from engine.weights.dequantize import as_q8_0, dequantize
 from engine.weights.loading import CARRY, ShardJobs
-from engine.weights.quants import dequantize, file_bytes
+from engine.weights.quants import block_bytes
 
 TURN_SECONDS = 0.04
 UNLIMITED = 1 << 40  # bytes
@@ -50,8 +51,9 @@ class CpuDevice:
         import numpy as np
 
         for tensor in tensors:
-            if isinstance(tensor, Weight) and self._keeps(tensor):
-                array = np.zeros(file_bytes(tensor), np.uint8)
+            kept = self._kept_as(tensor) if isinstance(tensor, Weight) else ""
+            if kept:
+                array = np.zeros(block_bytes(kept, tensor.shape), np.uint8)
             else:
                 array = np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
             self._arrays[tensor.name] = array
@@ -77,9 +79,9 @@ class CpuDevice:
                 self._bind_plan(plan, slots)
         return True
 
-    def _keeps(self, weight: Weight) -> bool:
-        """Whether a weight stays as the file's blocks."""
-        return self._native is not None and self._native.keeps(weight)
+    def _kept_as(self, weight: Weight) -> str:
+        """The quantization as whose blocks a weight is kept; empty if as f32."""
+        return self._native.kept_as(weight) if self._native else ""
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Dequantize or copy the blocks of a shard: bytes, or a JavaScript Uint8Array."""
@@ -89,10 +91,12 @@ class CpuDevice:
         raw = memoryview(self._tail.rjust(CARRY, b"\0") + data)
         for job in jobs.jobs:
             values: Any = np.frombuffer(raw[job.source : job.source + job.nbytes], np.uint8)
-            start = job.first * job.quant.block_bytes
-            if not self._keeps(job.weight):
+            kept = self._kept_as(job.weight)
+            if not kept:
                 values = dequantize(job.quant.name, values)
-                start = job.first * job.quant.block_size
+            elif kept != job.quant.name:
+                values = as_q8_0(job.quant.name, values)
+            start = job.first * (len(values) // job.count)  # values or bytes a block
             self._arrays[job.weight.name].reshape(-1)[start : start + len(values)] = values
             await self._breathe()
         self._tail = bytes(raw[-CARRY:]) if jobs.carry else b""
@@ -169,7 +173,7 @@ class CpuDevice:
             self._turn = time.monotonic()
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
-        """The array's bytes: of a weight f32 values, or the file's blocks."""
+        """The array's bytes: of a weight f32 values, or blocks."""
         data: bytes = self._arrays[tensor.name].tobytes()
         return data[offset:][:nbytes]
 

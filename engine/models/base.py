@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 from typing import Any, Protocol
 
 from engine.errors import OctavoError
 from engine.ops import KVLayout
 from engine.ops.attention import KV_BLOCK
+from engine.ops.linear import Stack
 from engine.plan import PlanBuilder, Tensor, Weight
 from engine.weights.gguf import GGUF
 from engine.weights.loading import check_sources
@@ -165,12 +167,27 @@ def weight(gguf: GGUF, source: str, *shape: int) -> Weight:
 
 def stacked(gguf: GGUF, name: str, parts: Mapping[str, int], *row: int) -> Weight:
     """One matrix (sum of rows, k) made of several, or one vector (sum of rows,): ``parts`` maps
-    tensor names to rows, ``row`` is the shape of a row."""
-    quants = {check_sources(gguf, source, (rows, *row)).quant for source, rows in parts.items()}
-    if len(quants) > 1:
+    tensor names to rows, ``row`` is the shape of a row. OctavoError model.quantization if they are
+    quantized differently."""
+    first, *others = stack(gguf, name, parts, *row)
+    if others:
+        quants = sorted({first.quant, *(other.quant for other in others)})
         raise OctavoError(
-            "model.quantization", f"{name}: parts are quantized differently ({sorted(quants)})."
+            "model.quantization", f"{name}: parts are quantized differently ({quants})."
         )
-    if not row and quants != {"F32"}:
-        raise OctavoError("model.quantization", f"{name}: a vector should be F32, not {quants}.")
-    return make_weight(name, (sum(parts.values()), *row), quants.pop(), tuple(parts))
+    return first
+
+
+def stack(gguf: GGUF, name: str, parts: Mapping[str, int], *row: int) -> Stack:
+    """As `stacked`, but neighbours that are quantized differently make matrices of their own."""
+    quants = {s: check_sources(gguf, s, (rows, *row)).quant for s, rows in parts.items()}
+    if not row and set(quants.values()) != {"F32"}:
+        raise OctavoError(
+            "model.quantization", f"{name}: a vector should be F32, not {set(quants.values())}."
+        )
+    groups = [(quant, tuple(sources)) for quant, sources in groupby(parts, key=quants.__getitem__)]
+    names = [name] if len(groups) == 1 else [f"{name}.{i}" for i in range(len(groups))]
+    return tuple(
+        make_weight(own, (sum(parts[s] for s in sources), *row), quant, sources)
+        for own, (quant, sources) in zip(names, groups, strict=True)
+    )

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine import ops
-from engine.models.base import read_config, stacked, weight
+from engine.models.base import read_config, stack, stacked, weight
 from engine.ops import KVLayout
-from engine.ops.linear import Norm
+from engine.ops.linear import Norm, Stack
 from engine.plan import PlanBuilder, Tensor, Weight
 from engine.weights.gguf import GGUF
 
@@ -18,7 +18,7 @@ from engine.weights.gguf import GGUF
 @dataclass(frozen=True)
 class _Layer:
     attn_norm: Norm
-    qkv: Weight
+    qkv: Stack
     qkv_bias: Weight | None
     head_norm: Norm | None
     out: Weight
@@ -54,7 +54,7 @@ class Llama:
         gate_up = {f"{at}.ffn_gate.weight": c.ffn, f"{at}.ffn_up.weight": c.ffn}
         return _Layer(
             attn_norm=Norm(weight(gguf, f"{at}.attn_norm.weight", c.hidden), c.eps),
-            qkv=stacked(gguf, f"{at}.attn_qkv", rows, c.hidden),
+            qkv=stack(gguf, f"{at}.attn_qkv", rows, c.hidden),
             qkv_bias=stacked(gguf, f"{at}.attn_qkv_bias", biases) if self.qkv_bias else None,
             head_norm=self._head_norm(gguf, at) if self.head_norm else None,
             out=weight(gguf, f"{at}.attn_output.weight", c.hidden, q),
@@ -72,7 +72,7 @@ class Llama:
         """All weights of the model."""
         found = [self._embedding, self._norm.gain, self._output]
         for layer in self._layers:
-            found += [layer.attn_norm.gain, layer.qkv, layer.out, layer.ffn_norm.gain]
+            found += [layer.attn_norm.gain, *layer.qkv, layer.out, layer.ffn_norm.gain]
             found += [layer.gate_up, layer.down]
             found += [layer.qkv_bias] if layer.qkv_bias else []
             found += [layer.head_norm.gain] if layer.head_norm else []

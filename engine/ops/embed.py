@@ -9,6 +9,7 @@ from typing import Any
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Weight
 from engine.shaders import Shader, Slot
+from engine.weights.quants import weight_lib
 
 WORKGROUP = 64
 
@@ -21,7 +22,7 @@ def embed(b: PlanBuilder, tokens: Tensor, w: Weight) -> Tensor:
     shader = Shader(
         "embed",
         (*slots, Slot("y", "array<vec4<f32>>", "read_write")),
-        lib=("step", f"weight_{w.format}"),
+        lib=("step", *weight_lib(w.format)),
         consts={"WORKGROUP": WORKGROUP},
         overrides={"K": k},
     )

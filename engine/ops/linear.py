@@ -4,15 +4,16 @@ kernel          tokens   needs            activations
 linear_team     1        barriers or subgroups, norm fused     f32
 linear_tile     many     barriers                              f32
 linear_rows     any      nothing                               f32
-linear_rows_int any      nothing, 4- or 8-bit weights          integers per block of 32
+linear_tile_int many     barriers, weights with a packed form  integers per block of 32
+linear_rows_int any      nothing, weights with a packed form   integers per block of 32
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
+from functools import cache, partial
+from itertools import accumulate, product
 from math import ceil
 from typing import Any
 
@@ -21,10 +22,13 @@ from engine.ops.norm import norm_team, normalize, rmsnorm
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant, Weight
 from engine.shaders import Shader, Slot
+from engine.weights.quants import packed_lib, pairs_lib, weight_lib
 
 FEW_ROWS = 4096
 MANY_ROWS = 16384
+MOST_SLOTS = 8  # storage buffers a stage that WebGPU guarantees
 TERMS = {"q8": 1, "q16": 2}  # bytes an integer activation
+Stack = tuple[Weight, ...]  # matrices (N, K) that make one by rows, each quantized in its own way
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Norm:
 
 @dataclass(frozen=True)
 class _Layer:
-    """One linear layer to be turned into a kernel call."""
+    """One linear layer to be turned into a kernel call; its rows begin at ``first`` in those of y
+    and of the bias."""
 
     x: Tensor
     w: Weight
@@ -46,6 +51,7 @@ class _Layer:
     norm: Norm | None
     bias: Weight | None
     residual: Tensor | None
+    first: int = 0
 
     @property
     def rows(self) -> int:
@@ -61,7 +67,7 @@ class _Layer:
 def linear(
     b: PlanBuilder,
     x: Tensor,
-    w: Weight,
+    w: Weight | Stack,
     *,
     norm: Norm | None = None,
     bias: Weight | None = None,
@@ -70,34 +76,47 @@ def linear(
 ) -> Tensor:
     """``norm(x) @ w.T + bias + residual``: x (M, K) f32, w (N, K) -> (M, N) f32; ``into`` is a
     tensor for the result that outlives the plan."""
-    y = into or b.activation("linear", x.shape[0], w.shape[0])
-    _emit(b, _Layer(x, w, y, 1, norm, bias, residual))
+    parts = w if isinstance(w, tuple) else (w,)
+    ends = list(accumulate(part.shape[0] for part in parts))
+    y = into or b.activation("linear", x.shape[0], ends[-1])
+    layers = [
+        _Layer(x, part, y, 1, norm, bias, residual, end - part.shape[0])
+        for part, end in zip(parts, ends, strict=True)
+    ]
+    _emit(b, layers)
     return y
 
 
 def gated_linear(b: PlanBuilder, x: Tensor, w: Weight, *, norm: Norm | None = None) -> Tensor:
     """``silu(g) * u`` with ``g, u = split(norm(x) @ w.T)``: x (M, K), w (2F, K) -> (M, F) f32."""
     y = b.activation("gated", x.shape[0], w.shape[0] // 2)
-    _emit(b, _Layer(x, w, y, 2, norm, None, None))
+    _emit(b, [_Layer(x, w, y, 2, norm, None, None)])
     return y
 
 
-def _emit(b: PlanBuilder, layer: _Layer) -> None:
-    traits = b.traits
-    if traits.kind == "cpu" or (b.tokens == 1 and traits.barriers):
-        b.call(_team(b, layer))
-        return
-    norm, layer = layer.norm, replace(layer, norm=None)
-    if traits.activations != "f32" and layer.w.format in ("q4", "q8"):
-        if traits.barriers:
-            b.call(_tile_int(b, layer, *quantize(b, layer.x, norm)))
+def _emit(b: PlanBuilder, layers: Sequence[_Layer]) -> None:
+    """The calls of layers that share input and norm."""
+    traits, x, norm = b.traits, layers[0].x, layers[0].norm
+
+    @cache
+    def quantized(pairs: bool) -> tuple[Tensor, Tensor]:
+        return quantize(b, x, norm, pairs)
+
+    @cache
+    def normalized() -> Tensor:
+        return rmsnorm(b, x, norm.gain, norm.eps) if norm else x
+
+    for layer in layers:
+        plain = replace(layer, norm=None)
+        if traits.kind == "cpu" or (b.tokens == 1 and traits.barriers):
+            b.call(_team(b, layer))
+        elif traits.activations == "f32" or not packed_lib(layer.w.format):
+            plain = replace(plain, x=normalized())
+            b.call(_tile(b, plain) if traits.barriers else _rows(b, plain))
+        elif traits.barriers:
+            b.call(_tile_int(b, plain, *quantized(False)))
         else:
-            pairs = layer.w.format == "q4"
-            b.call(_rows_int(b, layer, *quantize(b, layer.x, norm, pairs)))
-        return
-    if norm:
-        layer = replace(layer, x=rmsnorm(b, layer.x, norm.gain, norm.eps))
-    b.call(_tile(b, layer) if traits.barriers else _rows(b, layer))
+            b.call(_rows_int(b, plain, *quantized(bool(pairs_lib(layer.w.format)))))
 
 
 def _call(
@@ -121,6 +140,7 @@ def _call(
     args["w"] = layer.w
     slots += weight_slots("w", layer.w)
     overrides: dict[str, int | float] = {"K": layer.w.shape[1], "N": layer.rows}
+    overrides |= {"STRIDE": layer.y.shape[1], "FIRST": layer.first}
     if layer.norm:
         args["norm"] = layer.norm.gain
         slots += weight_slots("norm", layer.norm.gain)
@@ -133,6 +153,7 @@ def _call(
         slots.append(Slot("residual", "array<f32>"))
     args["y"] = layer.y
     slots.append(Slot("y", "array<f32>", "read_write"))
+    assert len(slots) <= MOST_SLOTS, "bias and residual together, on a weight of three planes"
     lib = (*lib, "bias_add" if layer.bias else "bias_none", layer.finish)
     shader = Shader(
         name,
@@ -164,7 +185,7 @@ def _team(b: PlanBuilder, layer: _Layer) -> Call:
         layer,
         "linear_team",
         (
-            f"weight_{layer.w.format}",
+            *weight_lib(layer.w.format),
             "input_norm" if layer.norm else "input_plain",
             f"team_sum_{'subgroup' if subgroup else 'workgroup'}",
         ),
@@ -213,7 +234,7 @@ def _tiled(layer: _Layer, tiles: tuple[_Tile, ...]) -> dict[str, Variant]:
 
 def _tile(b: PlanBuilder, layer: _Layer) -> Call:
     """Many tokens, tiles in workgroup memory."""
-    lib = ("step", f"weight_{layer.w.format}")
+    lib = ("step", *weight_lib(layer.w.format))
     return _call(b, layer, "linear_tile", lib, _tiled(layer, TILES))
 
 
@@ -233,21 +254,20 @@ def _thread_rows(b: PlanBuilder, layer: _Layer) -> dict[str, Variant]:
 
 def _rows(b: PlanBuilder, layer: _Layer) -> Call:
     """Any number of tokens, without barriers."""
-    lib = ("step", f"weight_{layer.w.format}")
+    lib = ("step", *weight_lib(layer.w.format))
     return _call(b, layer, "linear_rows", lib, _thread_rows(b, layer))
 
 
 def _tile_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Many tokens, tiles in workgroup memory, on integer activations."""
-    lib = (f"packed_{layer.w.format}",)
-    variants = _tiled(layer, TILES_INT)
+    lib, variants = packed_lib(layer.w.format), _tiled(layer, TILES_INT)
     return _on_integers(b, layer, "linear_tile_int", lib, variants, quants, scales, {"STAGE": 2})
 
 
 def _rows_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Any number of tokens, without barriers, on integer activations."""
     format, many = layer.w.format, b.tokens > 1
-    lib = ("pairs_q4",) if format == "q4" else (f"packed_{format}", "dot_bytes")
+    lib = pairs_lib(format) or (*packed_lib(format), "dot_bytes")
     rows, tokens = 8 // layer.parts, 4 if many else 1
 
     def variant(workgroup: int) -> Variant:
@@ -283,7 +303,7 @@ def quantize(
     """Activations, normalized or not, as integers per block of 32, in one byte (q8) or two (q16):
     x (M, K) f32 -> quants (M, K / 32, terms, 8) u32, four signed bytes a word, the high bytes of
     a block first, and scales (M, K / 32, 2) f32: s and s * sum(q). With ``pairs`` the quants have
-    16 words a term, two values in each as wgsl/lib/pairs_q4.wgsl takes them."""
+    16 words a term, two values in each as wgsl/lib/pairs_nibbles.wgsl takes them."""
     m, k = x.shape
     terms = TERMS[b.traits.activations]
     quants = b.activation("quants", m, k // 32, terms, 16 if pairs else 8, dtype="u32")
@@ -344,7 +364,7 @@ def _bytes(values: Any) -> Any:
     return values.astype(np.int8).view(np.uint32)
 
 
-# Elements whose weights lie in the lower and the upper half of a word, see wgsl/lib/pairs_q4.wgsl.
+# Elements whose weights lie in the lower and the upper half of a word (lib/pairs_nibbles.wgsl).
 LOWER = [4 * c + 16 * high + odd for c in range(4) for high in (0, 1) for odd in (0, 1)]
 
 
@@ -370,6 +390,7 @@ def _uncrossed(words: Any) -> Any:
 def _reference(layer: _Layer) -> Any:
     """The layer in NumPy, from f32 input or from quantized input."""
     eps = layer.norm.eps if layer.norm else 0.0
+    own = slice(layer.first, layer.first + layer.rows)
 
     def reference(a: Mapping[str, Any]) -> None:
         n = min(int(a["step"][NUM_TOKENS]), layer.y.shape[0])
@@ -378,10 +399,10 @@ def _reference(layer: _Layer) -> Any:
             x = normalize(x, a["norm"], eps)
         y = matmul(x, a["w"])
         if "bias" in a:
-            y = y + a["bias"]
+            y = y + a["bias"][own]
         if "residual" in a:
-            y = y + a["residual"][:n]
-        a["y"][:n] = _silu_gate(y) if layer.parts == 2 else y
+            y = y + a["residual"][:n, own]
+        a["y"][:n, own] = _silu_gate(y) if layer.parts == 2 else y
 
     return reference
 

@@ -122,12 +122,12 @@ def repack_kernels() -> dict[str, Shader]:
                 for p in planes(q.format, (32,))
             )
             slots = (Slot("job", "Job"), Slot("raw", "array<u32>"), *outputs)
-            kernels[q.repack] = Shader(q.repack, slots, lib=("raw",))
+            kernels[q.repack] = Shader(q.repack, slots, lib=("raw", *q.lib))
     return kernels
 
 
 def _store_type(q: Quant, suffix: str, type: str) -> str:
-    # Two Q8_0 blocks share a word of scales, so they are written with atomics.
+    # Two q8 blocks share a word of scales, so they are written with atomics.
     return "array<atomic<u32>>" if (q.format, suffix) == ("q8", "scales") else type
 
 

@@ -1,27 +1,35 @@
-"""Quantization formats: how GGUF blocks look in a file, on the GPU and in NumPy.
+"""Quantization formats: how large GGUF blocks are in a file, and how they lie on the GPU.
 
-A block of 32 weights is ``w = d * q + m``. On the GPU a matrix is split into aligned planes:
+On the GPU a matrix is split into aligned planes of quants and scales. Most formats are integers
+with a scale, w = d * q + m for a block of 32, and join one of each:
 
-    format   quants plane                      scales plane
-    q4       16 bytes a block: byte j holds    u32 a block: halves d and m
-             q[j] (low) and q[j + 16] (high)
-    q6       as q4, the low four bits; plane   u32 a block: two signed bytes sc, for each half
-             ``high`` has two bits a weight    of the block, and half d: w = d * sc * (q - 32)
-    q8       32 bytes a block, signed          half d a block, two blocks in a u32
-    f16/f32  the values themselves             none
+    nibbles  16 bytes a block: byte j holds q[j] (low) and q[j + 16] (high)
+    fives    low four bits as nibbles; u32 a block in the plane ``high``: bit j of byte b is that
+             of element 4 j + b
+    bytes    32 bytes a block, signed
+
+    halves   u32 a block: halves d and m
+    half     half d a block, two blocks in a u32; m is zero
+    product  u32 a block: half d and, above it, a signed byte sc; w = d * sc * q
+    k        16 bytes a superblock of 256: halves d and dmin, twelve bytes with six bits of sc and
+             m for each block; w = d * sc * q - dmin * m. The products d * sc are exact in f32,
+             but not in f16
+
+Two formats have scales for 16 weights, and no integer products:
+
+    q6       w = d * sc * (q - 32): low four bits as nibbles; two more a weight in the plane
+             ``high``; u32 a block: two signed bytes sc, and half d
+    q2       w = d * sc * q - dmin * m: two bits a weight; two words of scales a block: two bytes
+             with sc below and m above, and halves d and dmin
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import TYPE_CHECKING, Any
 
 from engine.errors import OctavoError
 from engine.plan import Plane, Weight
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,7 @@ class Quant:
     """A GGUF tensor type that the engine runs: its block in the file and its GPU format.
 
     ``repack`` names the kernel ``wgsl/<repack>.wgsl`` that turns file blocks into planes;
-    empty means that the bytes are copied as they are.
+    empty means that the bytes are copied as they are. ``lib`` are the pieces it is joined with.
     """
 
     name: str
@@ -37,6 +45,7 @@ class Quant:
     block_bytes: int
     format: str
     repack: str = ""
+    lib: tuple[str, ...] = ()
 
 
 QUANTS: dict[str, Quant] = {
@@ -44,10 +53,19 @@ QUANTS: dict[str, Quant] = {
     for q in (
         Quant("F32", 1, 4, "f32"),
         Quant("F16", 1, 2, "f16"),
+        Quant("BF16", 1, 2, "bf16"),
+        Quant("Q2_K", 256, 84, "q2", "repack_q2_k"),
+        Quant("Q3_K", 256, 110, "q6", "repack_q3_k"),
         Quant("Q4_0", 32, 18, "q4", "repack_q4_0"),
         Quant("Q4_1", 32, 20, "q4", "repack_q4_1"),
+        Quant("Q4_K", 256, 144, "q4k", "repack_q4_k"),
+        Quant("Q5_0", 32, 22, "q8", "repack_q5_0"),
+        Quant("Q5_1", 32, 24, "q5", "repack_q5_1"),
+        Quant("Q5_K", 256, 176, "q5k", "repack_q5_k"),
         Quant("Q6_K", 256, 210, "q6", "repack_q6_k"),
         Quant("Q8_0", 32, 34, "q8", "repack_q8_0"),
+        Quant("IQ4_NL", 32, 18, "q8", "repack_iq4_nl", ("iq4",)),
+        Quant("IQ4_XS", 256, 136, "iq4", "repack_iq4_xs", ("iq4",)),
     )
 }
 
@@ -64,90 +82,99 @@ def quant(name: str) -> Quant:
     return QUANTS[name]
 
 
+@dataclass(frozen=True)
+class Format:
+    """How weights lie on the GPU: ``planes`` are (suffix, element type, bits a weight). ``pieces``
+    of wgsl/lib read integers with a scale, w = d * q + m for a block of 32: ``quants_*`` the q as
+    signed bytes, ``scales_*`` d and m as f32. Without them it is ``weight_<name>`` that reads all,
+    and there are no integer products."""
+
+    planes: tuple[tuple[str, str, float], ...]
+    pieces: tuple[str, ...] = ()
+
+
+def _integers(quants: str, scales: str) -> Format:
+    return Format(
+        (*_QUANTS_PLANES[quants], _SCALES_PLANE[scales]), (f"quants_{quants}", f"scales_{scales}")
+    )
+
+
+_QUANTS_PLANES = {
+    "nibbles": (("quants", "vec4<u32>", 4),),
+    "fives": (("quants", "vec4<u32>", 4), ("high", "u32", 1)),
+    "bytes": (("quants", "vec4<u32>", 8),),
+}
+_SCALES_PLANE = {
+    "halves": ("scales", "u32", 1),
+    "half": ("scales", "u32", 0.5),
+    "product": ("scales", "u32", 1),
+    "k": ("scales", "vec4<u32>", 0.5),
+}
+FORMATS: dict[str, Format] = {
+    "f32": Format((("quants", "vec4<f32>", 32),)),
+    "f16": Format((("quants", "vec4<u32>", 16),)),
+    "bf16": Format((("quants", "vec4<u32>", 16),)),
+    "q2": Format((("quants", "vec2<u32>", 2), ("scales", "vec2<u32>", 2))),
+    "q4": _integers("nibbles", "halves"),
+    "q4k": _integers("nibbles", "k"),
+    "q5": _integers("fives", "halves"),
+    "q5k": _integers("fives", "k"),
+    "q6": Format((("quants", "vec4<u32>", 4), ("high", "vec2<u32>", 2), ("scales", "u32", 1))),
+    "q8": _integers("bytes", "half"),
+    "iq4": _integers("bytes", "product"),
+}
+_ELEMENT_BYTES = {"u32": 4, "vec2<u32>": 8, "vec4<u32>": 16, "vec4<f32>": 16}
+
+
 def planes(format: str, shape: tuple[int, ...]) -> tuple[Plane, ...]:
     """The GPU buffers of a weight of ``shape`` in ``format``."""
-    count = prod(shape)
-    blocks = count // 32
-    match format:
-        case "q4":
-            return (
-                Plane("quants", "array<vec4<u32>>", blocks * 16),
-                Plane("scales", "array<u32>", blocks * 4),
-            )
-        case "q6":
-            return (
-                Plane("quants", "array<vec4<u32>>", blocks * 16),
-                Plane("high", "array<vec2<u32>>", blocks * 8),
-                Plane("scales", "array<u32>", blocks * 4),
-            )
-        case "q8":
-            return (
-                Plane("quants", "array<vec4<u32>>", blocks * 32),
-                Plane("scales", "array<u32>", ceil(blocks / 2) * 4),
-            )
-        case "f16":
-            return (Plane("quants", "array<vec4<u32>>", ceil(count * 2 / 16) * 16),)
-        case _:
-            return (Plane("quants", "array<vec4<f32>>", ceil(count * 4 / 16) * 16),)
+    return tuple(
+        Plane(suffix, f"array<{element}>", _round_up(prod(shape) * bits / 8, element))
+        for suffix, element, bits in FORMATS[format].planes
+    )
 
 
-def file_bytes(weight: Weight) -> int:
-    """Bytes of a weight's blocks in the file."""
-    q = quant(weight.quant)
-    return prod(weight.shape) // q.block_size * q.block_bytes
+def _round_up(nbytes: float, element: str) -> int:
+    """Bytes of as many whole elements as ``nbytes`` need."""
+    return ceil(nbytes / _ELEMENT_BYTES[element]) * _ELEMENT_BYTES[element]
+
+
+def weight_lib(format: str) -> tuple[str, ...]:
+    """The pieces of wgsl/lib that make ``load_block``: 32 weights as f32."""
+    pieces = FORMATS[format].pieces
+    return (*pieces, "weight_integers") if pieces else (f"weight_{format}",)
+
+
+def packed_lib(format: str) -> tuple[str, ...]:
+    """The pieces that make ``load_packed``, 32 weights as signed bytes; none if it has no such
+    form."""
+    pieces = FORMATS[format].pieces
+    return (*pieces, "packed_integers") if pieces else ()
+
+
+def pairs_lib(format: str) -> tuple[str, ...]:
+    """The pieces that make ``load_packed`` and ``block_dot`` for two weights a multiplication;
+    none if the weights have not four bits."""
+    pieces = FORMATS[format].pieces
+    return (pieces[1], "pairs_nibbles") if "quants_nibbles" in pieces else ()
+
+
+def block_bytes(name: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor's blocks in the quantization ``name``."""
+    q = quant(name)
+    return prod(shape) // q.block_size * q.block_bytes
 
 
 def make_weight(
     name: str, shape: tuple[int, ...], quant_name: str, sources: tuple[str, ...]
 ) -> Weight:
-    """A weight of ``shape`` (N, K) or (K,) stacked from GGUF tensors that share a quantization."""
+    """A weight of ``shape`` (N, K) or (K,) stacked from GGUF tensors that share a quantization;
+    OctavoError model.quantization if its rows are not whole blocks."""
     q = quant(quant_name)
     unit = max(32, q.block_size)
     if len(shape) == 2 and shape[1] % unit:
         raise OctavoError(
-            "model.tensor", f"{name}: row length {shape[1]} is not a multiple of {unit}."
+            "model.quantization",
+            f"{name}: row length {shape[1]} is not a multiple of {unit}, as {q.name} needs it.",
         )
     return Weight(name, shape, "f32", "weight", q.name, q.format, sources, planes(q.format, shape))
-
-
-def dequantize(name: str, raw: bytes | memoryview | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """File blocks to f32 values, flat; the same numbers as ggml's reference code."""
-    import numpy as np
-
-    q = quant(name)
-    blocks = np.frombuffer(raw, np.uint8).reshape(-1, q.block_bytes)
-
-    def half(start: int) -> npt.NDArray[Any]:
-        return blocks[:, start : start + 2].copy().view(np.float16).astype(np.float32)
-
-    def nibbles(start: int) -> npt.NDArray[Any]:
-        packed = blocks[:, start : start + 16]
-        return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
-
-    values: npt.NDArray[Any]
-    match name:
-        case "F32":
-            values = blocks.reshape(-1).view(np.float32)
-        case "F16":
-            values = blocks.reshape(-1).view(np.float16).astype(np.float32)
-        case "Q4_0":
-            values = (nibbles(2) - 8) * half(0)
-        case "Q4_1":
-            values = nibbles(4) * half(0) + half(2)
-        case "Q6_K":
-            values = _q6_k(blocks) * half(208)
-        case _:
-            values = blocks[:, 2:].view(np.int8).astype(np.float32) * half(0)
-    return values.reshape(-1)
-
-
-def _q6_k(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """sc * (q - 32) of Q6_K blocks (n, 210) -> (n, 256) f32; layout as in wgsl/repack_q6_k.wgsl."""
-    import numpy as np
-
-    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None]
-    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
-    q = (low & 15).reshape(-1, 2, 4, 32) | ((high & 3) << 4)
-    scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
-    values = (q.reshape(-1, 16, 16).astype(np.float32) - 32) * scales[:, :, None]
-    return values.reshape(-1, 256)

@@ -28,8 +28,8 @@ from engine.models.plans import rope_table
 from engine.ops.attention import KV_BLOCK
 from engine.ops.state import STEP, StepRecord, tokens_tensor
 from engine.plan import Plan, PlanBuilder, Tensor, Traits, Weight
+from engine.weights.dequantize import dequantize
 from engine.weights.gguf import GGUF, read_header
-from engine.weights.quants import dequantize
 
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = {"u32": np.uint32, "f16": np.float16, "f32": np.float32}

@@ -16,38 +16,56 @@ from engine.ops.state import STEP, StepRecord
 from engine.plan import Plan, Tensor, Weight
 from engine.weights.gguf import GGUF, TensorInfo
 from engine.weights.loading import repack_kernels, shard_jobs
+from engine.weights.quants import QUANTS
 
 ALIGN = 32
+# Where the halves of a file block begin.
+HALVES: dict[str, tuple[int, ...]] = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q4_K": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "Q8_0": (0,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+}
 
 
 @dataclass
 class Case:
     """A plan with its inputs. ``weights`` maps GGUF tensor names to f32 arrays, which are
-    quantized here; ``arrays`` maps tensor names to their contents."""
+    quantized here; ``arrays`` maps tensor names to their contents. With ``scales`` the weights are
+    random blocks with these instead."""
 
     plan: Plan
     arrays: Mapping[str, np.ndarray]
     weights: Mapping[str, np.ndarray]
     step: StepRecord
     shard_size: int = 4096
+    scales: Sequence[float] = ()
 
     def quantized(self) -> dict[str, tuple[str, bytes]]:
         """Quantization and file bytes of every GGUF tensor."""
         kinds = {s: w.quant for w in weights_of([self.plan]) for s in w.sources}
         return {
-            name: (kinds[name], quantize(values, kinds[name]))
+            name: (kinds[name], self._blocks(values, kinds[name]))
             for name, values in self.weights.items()
         }
+
+    def _blocks(self, values: np.ndarray, kind: str) -> bytes:
+        if not self.scales:
+            return quantize(values, kind)
+        return random_blocks(kind, values.size // QUANTS[kind].block_size, np.array(self.scales))
 
     def reference(self) -> dict[str, np.ndarray]:
         """All tensors after running the references, by name."""
         held: dict[str, Any] = {}
-        files = {
-            name: gguf_oracle.dequantize(
-                np.frombuffer(raw, np.uint8), gguf_oracle.GGMLQuantizationType[kind]
-            )
-            for name, (kind, raw) in self.quantized().items()
-        }
+        files = {name: oracle(kind, raw) for name, (kind, raw) in self.quantized().items()}
         for call in self.plan.calls:
             for tensor in call.args.values():
                 if tensor.name not in held:
@@ -57,7 +75,7 @@ class Case:
 
     def _initial(self, tensor: Tensor, files: Mapping[str, np.ndarray]) -> np.ndarray:
         if isinstance(tensor, Weight):
-            return np.concatenate([files[s].ravel() for s in tensor.sources]).reshape(tensor.shape)
+            return np.concatenate([files[s] for s in tensor.sources]).reshape(tensor.shape)
         if tensor == STEP:
             return np.frombuffer(self.step.pack(), np.uint32).copy()
         if tensor.name in self.arrays:
@@ -68,18 +86,32 @@ class Case:
 
 
 def quantize(values: np.ndarray, kind: str) -> bytes:
-    """f32 values to file bytes by the oracle's own quantizer; it has none for Q6_K, of which any
-    bytes will do that give finite numbers of the same size."""
-    if kind == "Q6_K":
-        rng = np.random.default_rng(values.size)
-        blocks = rng.integers(0, 256, (values.size // 256, 210), np.uint8)
-        scales = np.full((len(blocks), 1), 1 / 2000, np.float16) * (
-            1 + rng.random((len(blocks), 1))
-        )
-        blocks[:, 208:] = scales.astype(np.float16).view(np.uint8)
-        return blocks.tobytes()
+    """f32 values to file bytes by the oracle's own quantizer; for some quantizations it has none,
+    and then any blocks will do whose numbers are of ordinary size."""
     kind_id = gguf_oracle.GGMLQuantizationType[kind]
-    return gguf_oracle.quantize(np.ascontiguousarray(values, np.float32), kind_id).tobytes()
+    try:
+        return gguf_oracle.quantize(np.ascontiguousarray(values, np.float32), kind_id).tobytes()
+    except NotImplementedError:
+        count = values.size // QUANTS[kind].block_size
+        factors = 1 + np.random.default_rng(count).random(64)
+        return random_blocks(kind, count, factors / 2000)
+
+
+def oracle(kind: str, raw: bytes) -> np.ndarray:
+    """The numbers of file blocks as the oracle dequantizes them, flat f32."""
+    kind_id = gguf_oracle.GGMLQuantizationType[kind]
+    blocks = np.frombuffer(raw, np.uint8).reshape(-1, QUANTS[kind].block_bytes)
+    return gguf_oracle.dequantize(blocks, kind_id).ravel()
+
+
+def random_blocks(kind: str, count: int, scales: np.ndarray) -> bytes:
+    """``count`` file blocks of random bytes, but for their halves, drawn from ``scales``."""
+    rng = np.random.default_rng(count)
+    blocks = rng.integers(0, 256, (count, QUANTS[kind].block_bytes), np.uint8)
+    for start in HALVES[kind]:
+        halves = rng.choice(scales, (count, 1)).astype(np.float16)
+        blocks[:, start : start + 2] = halves.view(np.uint8)
+    return blocks.tobytes()
 
 
 def file_of(

@@ -17,11 +17,12 @@ from engine.ops.linear import Norm
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
 from engine.selftest import passes
-from engine.weights.quants import QUANTS, dequantize, file_bytes
+from engine.weights.dequantize import as_q8_0, dequantize
+from engine.weights.quants import QUANTS, block_bytes
 from tests.growing import GrowingInRuns
 from tests.kernels.cases import numbers, rows, state, weight
 
-KINDS = ("Q4_0", "Q4_1", "Q8_0")
+KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q5_0", "IQ4_NL")
 # (tokens of the step, capacity of the plan, K, N): odd sizes, one row, one token, tile borders.
 SHAPES = [
     (1, 1, 32, 1),
@@ -88,8 +89,8 @@ class Case:
             if tensor.name not in held:
                 held[tensor.name] = self._initial(tensor, native)
             want[arg] = got[arg] = held[tensor.name]
-            if isinstance(tensor, Weight) and native.keeps(tensor):
-                want[arg] = dequantize(tensor.quant, got[arg]).reshape(tensor.shape)
+            if isinstance(tensor, Weight) and native.kept_as(tensor):
+                want[arg] = dequantize(tensor.quant, _file(tensor)).reshape(tensor.shape)
         got |= {arg: got[arg].copy() for arg in call.writes}
         run = native.bind(call, got)
         if not run:
@@ -102,10 +103,16 @@ class Case:
         if tensor.name in self.inputs:
             return self.inputs[tensor.name].copy()
         if isinstance(tensor, Weight):
-            if native.keeps(tensor):
-                return blocks(tensor.quant, file_bytes(tensor))
+            if native.kept_as(tensor):
+                raw = _file(tensor)
+                same = native.kept_as(tensor) == tensor.quant
+                return raw if same else as_q8_0(tensor.quant, raw)
             return numbers(len(tensor.name), *tensor.shape)
         return np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
+
+
+def _file(weight: Weight) -> np.ndarray:
+    return blocks(weight.quant, block_bytes(weight.quant, weight.shape))
 
 
 def _difference(got: np.ndarray, want: np.ndarray) -> float:
@@ -131,6 +138,7 @@ def cases() -> Iterator[Case]:
             )
         for tokens in (1, 6):
             yield fused(kind, tokens)
+            yield stacked(kind, tokens)
             yield Case(
                 f"gated {kind}, {tokens} tokens",
                 lambda b, m=tokens, kind=kind: ops.gated_linear(
@@ -171,6 +179,19 @@ def fused(kind: str, tokens: int) -> Case:
     inputs = {"x": numbers(1, tokens, 96), "residual": numbers(2, tokens, 41)}
     name = f"fused {kind}, {tokens} tokens"
     return Case(name, build, inputs, tokens, tokens, tolerance=ROUNDED)
+
+
+def stacked(kind: str, tokens: int) -> Case:
+    """Two matrices, quantized differently, that write their parts of the same rows."""
+
+    def build(b: PlanBuilder) -> None:
+        x, residual = state("x", tokens, 96), state("residual", tokens, 44)
+        other = next(k for k in KINDS if k != kind)
+        w = (weight("w", 41, 96, quant=kind), weight("v", 3, 96, quant=other))
+        ops.linear(b, x, w, bias=weight("bias", 44), residual=residual)
+
+    inputs = {"x": exact(1, tokens, 96), "residual": numbers(2, tokens, 44)}
+    return Case(f"stacked {kind}, {tokens} tokens", build, inputs, tokens, tokens)
 
 
 def attention(kv: KVLayout, tokens: int, position: int) -> Case:

@@ -8,10 +8,12 @@ import pytest
 from engine import ops
 from engine.ops.linear import Norm, quantize
 from engine.ops.state import StepRecord
+from engine.weights.quants import QUANTS, make_weight
 from tests.kernels.cases import DEVICES, assert_close, builder, numbers, rows, state, weight
-from tests.kernels.harness import Case, Harness
+from tests.kernels.harness import HALVES, Case, Harness
 
-QUANTS = ["Q4_0", "Q4_1", "Q8_0", "F16", "F32"]
+BLOCKS_OF_256 = [name for name, q in QUANTS.items() if q.block_size == 256]
+OTHERS = [name for name in QUANTS if name not in BLOCKS_OF_256]
 # (tokens of the step, capacity of the plan, K, N): odd sizes, one row, one token, tile borders.
 SHAPES = [
     (1, 1, 32, 1),
@@ -27,7 +29,7 @@ TOLERANCE = 2e-6
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize("quant", OTHERS)
 def test_linear(harness: Harness, device: str, quant: str) -> None:
     for tokens, capacity, k, n in SHAPES:
         b = builder(device, capacity)
@@ -40,12 +42,15 @@ def test_linear(harness: Harness, device: str, quant: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("tokens", [1, 7])
-def test_linear_on_blocks_of_256(harness: Harness, device: str, tokens: int) -> None:
+@pytest.mark.parametrize("quant", BLOCKS_OF_256)
+@pytest.mark.parametrize(("tokens", "k", "n"), [(1, 512, 37), (7, 768, 37), (65, 256, 70)])
+def test_linear_on_blocks_of_256(
+    harness: Harness, device: str, quant: str, tokens: int, k: int, n: int
+) -> None:
     b = builder(device, tokens)
-    y = ops.linear(b, state("x", tokens, 512), weight("w", 37, 512, quant="Q6_K"))
-    weights = {"w": numbers(2, 37, 512)}
-    case = Case(b.build(), {"x": numbers(1, tokens, 512)}, weights, StepRecord(0, tokens))
+    y = ops.linear(b, state("x", tokens, k), weight("w", n, k, quant=quant))
+    weights = {"w": numbers(2, n, k)}
+    case = Case(b.build(), {"x": numbers(1, tokens, k)}, weights, StepRecord(0, tokens))
     (got,) = harness.run(case, [y])
     assert_close(got, case.reference()[y.name], TOLERANCE)
 
@@ -108,10 +113,10 @@ def test_quantize_activations(harness: Harness, bits: int) -> None:
     np.testing.assert_allclose(got_scales[:5, :, 1], values.sum(axis=-1), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("quant", [*QUANTS, "Q6_K"])
+@pytest.mark.parametrize("quant", QUANTS)
 def test_embedding_is_exact(harness: Harness, quant: str) -> None:
     """Also the proof that repacking loses no bit, whatever the shard borders cut."""
-    vocab, k = 61, 256 if quant == "Q6_K" else 96
+    vocab, k = 61, 256 if quant in BLOCKS_OF_256 else 96
     for shard_size in (64, 1000, 4096, 1 << 20):
         b = builder("plain", vocab)
         tokens = state("tokens", vocab, dtype="u32")
@@ -124,13 +129,64 @@ def test_embedding_is_exact(harness: Harness, quant: str) -> None:
         np.testing.assert_allclose(got, case.reference()[y.name], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("quant", HALVES)
+def test_scales_of_any_size(harness: Harness, quant: str) -> None:
+    """Zeros, subnormal and large halves are repacked as they are."""
+    vocab, k = 61, 256
+    b = builder("plain", vocab)
+    y = ops.embed(b, state("tokens", vocab, dtype="u32"), weight("w", vocab, k, quant=quant))
+    inputs = {"tokens": np.arange(vocab, dtype=np.uint32)}
+    scales = (0.0, -0.0, 6e-8, -6e-8, 3e-6, 0.01, -1.5, 8000, -8000)
+    weights = {"w": np.empty((vocab, k), np.float32)}
+    case = Case(b.build(), inputs, weights, StepRecord(0, vocab), scales=scales)
+    (got,) = harness.run(case, [y])
+    got, want = got.reshape(-1, 32), case.reference()[y.name].reshape(-1, 32)
+    assert (np.abs(got - want) <= 1e-6 * np.abs(want).max(axis=1, keepdims=True)).all()
+
+
 def test_stacked_weights(harness: Harness) -> None:
     b = builder("plain", 8)
-    from engine.weights.quants import make_weight
-
     w = make_weight("stack", (3 + 5 + 2, 64), "Q8_0", ("q", "k", "v"))
     y = ops.linear(b, state("x", 8, 64), w)
     weights = {"q": numbers(1, 3, 64), "k": numbers(2, 5, 64), "v": numbers(3, 2, 64)}
     case = Case(b.build(), {"x": numbers(4, 8, 64)}, weights, StepRecord(0, 8), 200)
     (got,) = harness.run(case, [y])
     assert_close(got, case.reference()[y.name], TOLERANCE)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("tokens", "capacity", "k", "kinds"),
+    [
+        (1, 1, 96, ("Q4_1", "Q8_0", "F16")),
+        (37, 40, 96, ("Q4_1", "Q8_0", "F16")),
+        (1, 1, 256, ("Q4_K", "Q6_K")),
+        (6, 8, 256, ("Q4_K", "Q6_K")),
+    ],
+)
+def test_a_stack_of_different_quantizations(
+    harness: Harness, device: str, tokens: int, capacity: int, k: int, kinds: tuple[str, ...]
+) -> None:
+    b = builder(device, capacity)
+    heights = (70, 9, 33)[: len(kinds)]
+    w = tuple(
+        weight(f"w{i}", height, k, quant=kind)
+        for i, (height, kind) in enumerate(zip(heights, kinds, strict=True))
+    )
+    x, norm, n = state("x", capacity, k), Norm(weight("gain", k), 1e-5), sum(heights)
+    residual = state("residual", capacity, n)
+    outputs = [state(name, capacity, n) for name in ("first", "second")]
+    ops.linear(b, x, w, norm=norm, bias=weight("bias", n), into=outputs[0])
+    ops.linear(b, x, w, residual=residual, into=outputs[1])
+    weights = {f"w{i}": numbers(i, height, k) for i, height in enumerate(heights)}
+    weights |= {"gain": numbers(7, k), "bias": numbers(8, n)}
+    inputs = {
+        "x": rows(numbers(9, tokens, k), capacity),
+        "residual": rows(numbers(10, tokens, n), capacity),
+    }
+    case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
+    wanted = case.reference()
+    # Rounding activations to integers can fall to either side of a half.
+    tolerance = {"f32": 5e-6, "q16": 1e-4, "q8": 1e-2}[DEVICES[device].activations]
+    for y, got in zip(outputs, harness.run(case, outputs), strict=True):
+        assert_close(got[:tokens], wanted[y.name][:tokens], tolerance)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import gguf as gguf_oracle
 import numpy as np
 import pytest
 
+from engine.backends.base import weights_of
 from engine.models import Model, open_model
 from engine.models.plans import rope_table
 from engine.ops.state import SAMPLED, StepRecord, tokens_tensor
@@ -25,13 +29,20 @@ CONTEXT = 128
 
 
 def tiny_case(
-    device: str, tokens: list[int], position: int = 0, path: Path = TINY
+    device: str,
+    tokens: list[int],
+    position: int = 0,
+    path: Path = TINY,
+    kinds: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Case, Tensor]:
-    """Logits of the last token after a chunk of ``tokens``."""
+    """Logits of the last token after a chunk of ``tokens``; ``kinds`` are other quantizations than
+    the file's, by tensor name."""
     from engine import ops
 
     data = path.read_bytes()
-    model = open_model(read_header(data, len(data)))
+    header = read_header(data, len(data))
+    tensors = {n: replace(t, quant=kinds.get(n, t.quant)) for n, t in header.tensors.items()}
+    model = open_model(replace(header, tensors=tensors))
     kv = model.config.kv_layout(12, CONTEXT)
     b = PlanBuilder("case", DEVICES[device], len(tokens))
     hidden = Tensor("hidden", (1, model.config.hidden), "f32", "state")
@@ -80,6 +91,22 @@ def test_logits_equal_the_reference(harness: Harness, device: str, count: int, n
     assert np.isfinite(got).all()
     # Rounding activations to 8 bits can fall to either side of a half, and that spreads.
     assert cosine(got, want) > (0.999 if DEVICES[device].activations == "q8" else 0.9999)
+    assert got.argmax() == want.argmax()
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("device", ["plain-q16", "workgroup"])
+def test_heads_may_be_quantized_differently(harness: Harness, device: str, count: int) -> None:
+    kinds = {"blk.0.attn_v.weight": "F16", "blk.1.attn_q.weight": "Q8_0"}
+    tokens = [int(t) for t in np.random.default_rng(2).integers(1, 500, count)]
+    case, logits = tiny_case(device, tokens, kinds=kinds)
+    own = {w.name: w.quant for w in weights_of([case.plan]) if "attn_qkv" in w.name}
+    assert [own["blk.0.attn_qkv.0"], own["blk.0.attn_qkv.1"]] == ["Q4_1", "F16"]
+    assert [own["blk.1.attn_qkv.0"], own["blk.1.attn_qkv.1"]] == ["Q8_0", "Q4_1"]
+    assert own["blk.2.attn_qkv"] == "Q4_1"
+    (got,) = harness.run(case, [logits])
+    want = case.reference()[logits.name]
+    assert cosine(got, want) > 0.9999
     assert got.argmax() == want.argmax()
 
 

@@ -16,8 +16,8 @@ from engine.host import bench, cli, comparison, peers
 from engine.host.comparison import Entry, Job
 from engine.host.errors import HostError
 from engine.host.paths import ROOT
+from engine.weights.dequantize import dequantize
 from engine.weights.gguf import read_header
-from engine.weights.quants import dequantize
 from tests.bench.peers import make_onnx, onnx_graph
 
 OCTAVO = Entry("Octavo", "GPU", "m", {"decode_64": 300.0, "ttft_32": 20.0, "load": 5.0})

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import gguf as gguf_oracle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from engine import loader
 from engine.backends.cpu import CpuDevice
+from engine.backends.native import Native
 from engine.backends.null import NullDevice
 from engine.backends.webgpu import WebGpuDevice, traits_of
 from engine.config import Activations, LoadConfig
@@ -24,11 +24,12 @@ from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
 from engine.models.plans import PREFILL, rope_table
 from engine.plan import Tensor, Traits
+from engine.weights.dequantize import SIGNED_BYTES, as_q8_0, dequantize
 from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
-from engine.weights.quants import QUANTS, dequantize, make_weight
+from engine.weights.quants import QUANTS, make_weight
 from tests.conftest import ROOT
-from tests.kernels.harness import file_of, quantize
+from tests.kernels.harness import HALVES, file_of, oracle, quantize, random_blocks
 from tests.native import NativeHost
 
 TINY = ROOT / "tests/golden/tiny.gguf"
@@ -38,9 +39,38 @@ TINY = ROOT / "tests/golden/tiny.gguf"
 def test_dequantize_equals_the_oracle(name: str) -> None:
     values = np.random.default_rng(0).standard_normal((7, 256)).astype(np.float32)
     raw = quantize(values, name)
-    kind = gguf_oracle.GGMLQuantizationType[name]
-    want = gguf_oracle.dequantize(np.frombuffer(raw, np.uint8), kind)
-    np.testing.assert_array_equal(dequantize(name, raw), want.ravel())
+    assert_same_bits(dequantize(name, raw), oracle(name, raw))
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_dequantize_equals_the_oracle_on_any_bytes(name: str) -> None:
+    """Scales are zeros of both signs, subnormal, the largest, and ordinary ones."""
+    scales = np.array([0.0, -0.0, 6e-8, -6e-8, 3e-6, 65504, -65504, 0.01, -1.5])
+    raw = random_blocks(name, 500, scales)
+    assert_same_bits(dequantize(name, raw), oracle(name, raw))
+
+
+@pytest.mark.parametrize("name", SIGNED_BYTES)
+def test_q8_0_blocks_of_the_same_weights(name: str) -> None:
+    raw = random_blocks(name, 500, np.array([0.0, -0.0, 6e-8, -65504, 0.01, -1.5]))
+    assert_same_bits(dequantize("Q8_0", as_q8_0(name, raw)), oracle(name, raw))
+
+
+def test_every_bf16_is_the_oracles() -> None:
+    raw = np.arange(1 << 16, dtype=np.uint16).tobytes()
+    assert_same_bits(dequantize("BF16", raw), oracle("BF16", raw))
+
+
+def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
+    assert got.dtype == want.dtype == np.float32
+    np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
+def test_rows_must_be_whole_blocks() -> None:
+    for name, q in QUANTS.items():
+        with pytest.raises(OctavoError) as caught:
+            make_weight("w", (3, max(q.block_size // 2, 16)), name, ("w",))
+        assert caught.value.code == "model.quantization"
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,9 +80,9 @@ def test_dequantize_equals_the_oracle(name: str) -> None:
     st.integers(130, 3000).map(lambda n: n * 4),
 )
 def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size: int) -> None:
-    """Whatever the borders cut, the CPU device holds the oracle's numbers."""
+    """Whatever the borders cut, the CPU device holds the oracle's numbers, as f32 or as blocks."""
     rng = np.random.default_rng(1)
-    width = 256 if "Q6_K" in kinds else 96
+    width = 256 if any(QUANTS[kind].block_size == 256 for kind in kinds) else 96
     values = {f"t{i}": rng.standard_normal((rows[i], width)) for i in range(len(kinds))}
     tensors = {n: (k, quantize(v, k)) for (n, v), k in zip(values.items(), kinds, strict=True)}
     index, data = file_of(tensors, {n: v.shape for n, v in values.items()})
@@ -60,17 +90,18 @@ def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size:
     cuts = [data[i : i + shard_size] for i in range(0, len(data), shard_size)]
     jobs = shard_jobs(index, weights, [len(c) for c in cuts])
 
-    async def load() -> None:
-        device = CpuDevice()
+    async def load(native: Native | None) -> None:
+        device = CpuDevice(native=native)
         await device.allocate(weights)
         for cut, job in zip(cuts, jobs, strict=True):
             await device.upload(cut, job)
         for weight in weights:
-            got = np.frombuffer(await device.read(weight), np.float32)
-            kind, raw = tensors[weight.name]
-            np.testing.assert_array_equal(got, dequantize(kind, raw))
+            kept = native.kept_as(weight) if native else ""
+            got = dequantize(kept or "F32", await device.read(weight))
+            np.testing.assert_array_equal(got, oracle(*tensors[weight.name]))
 
-    asyncio.run(load())
+    asyncio.run(load(None))
+    asyncio.run(load(Native.__new__(Native)))  # without its library, which needs WebAssembly
     covered = sorted(
         (j.weight.name, j.first + i) for s in jobs for j in s.jobs for i in range(j.count)
     )
@@ -161,6 +192,16 @@ def test_metadata_that_makes_no_model(key: str, value: object, code: str) -> Non
     with pytest.raises(OctavoError) as caught:
         open_model(replace(good, metadata={**good.metadata, key: value}))
     assert caught.value.code == code
+
+
+def test_gate_and_up_must_be_quantized_alike() -> None:
+    data = TINY.read_bytes()
+    good = read_header(data, len(data))
+    other = replace(good.tensors["blk.1.ffn_up.weight"], quant="Q8_0")
+    with pytest.raises(OctavoError) as caught:
+        open_model(replace(good, tensors={**good.tensors, other.name: other}))
+    assert caught.value.code == "model.quantization"
+    assert "blk.1.ffn_gate_up" in caught.value.message
 
 
 def test_a_tensor_nobody_uses_is_no_detail() -> None:

@@ -6,15 +6,19 @@ import re
 
 import pytest
 
+from engine import ops
 from engine.backends.base import persistent_tensors
 from engine.measuring import skeleton
 from engine.models import open_model
 from engine.models.plans import CHOOSE, DECODE, HEAD, PREFILL, SAMPLE, build_plans
+from engine.ops.linear import Norm
 from engine.plan import Call, Plan, PlanBuilder, Tensor, Traits, assign_slots
 from engine.shaders import piece, wgsl_root
 from engine.weights.gguf import read_header
 from engine.weights.loading import repack_kernels
+from engine.weights.quants import FORMATS, QUANTS, packed_lib, pairs_lib, weight_lib
 from tests.conftest import ROOT
+from tests.kernels.cases import DEVICES, builder, state, weight
 
 TRAITS = {
     "gpu": Traits("webgpu", subgroup=32),
@@ -106,6 +110,20 @@ def test_bindings_fit_and_are_all_used(device: str, name: str) -> None:
             assert len(re.findall(rf"\b{name}\b", code)) > 1, f"{shader.name}: {name} is unused"
 
 
+@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_bindings_of_every_quantization_fit(quant: str, device: str, tokens: int) -> None:
+    b = builder(device, tokens)
+    x, residual = state("x", tokens, 256), state("residual", tokens, 8)
+    w, norm = weight("w", 8, 256, quant=quant), Norm(weight("gain", 256), 1e-5)
+    ops.linear(b, x, w, norm=norm, bias=weight("bias", 8))
+    ops.linear(b, x, w, norm=norm, residual=residual)
+    for call in b.build().calls:
+        assert call.shader
+        assert len(call.shader.slots) <= 8, "WebGPU guarantees 8 storage buffers a stage"
+
+
 def test_every_wgsl_file_is_used() -> None:
     used = set()
     for traits in (
@@ -122,12 +140,16 @@ def test_every_wgsl_file_is_used() -> None:
                 for call in plan.calls:
                     assert call.shader
                     used |= {call.shader.name, *(f"lib/{p}" for p in call.shader.lib)}
+    # Kernel tests run every format.
+    for format in FORMATS:
+        pieces = (*weight_lib(format), *packed_lib(format), *pairs_lib(format))
+        used |= {f"lib/{name}" for name in pieces}
     for shader in repack_kernels().values():
         used |= {shader.name, *(f"lib/{p}" for p in shader.lib)}
     root = wgsl_root()
     files = {str(p.relative_to(root).with_suffix("")) for p in root.rglob("*.wgsl")}
     # What only other models need; kernel tests cover it.
-    assert files - used <= {"lib/bias_add", "lib/weight_f32", "lib/weight_q6"}
+    assert files - used <= {"lib/bias_add"}
     assert all(piece(name).startswith(("//", "fn")) for name in files)
 
 

@@ -1,1 +1,4 @@
-fn bias_of(n: u32) -> f32 { return bias_quants[n / 4u][n % 4u]; }
+fn bias_of(n: u32) -> f32 {
+  let i = FIRST + n;
+  return bias_quants[i / 4u][i % 4u];
+}

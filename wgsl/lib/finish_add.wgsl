@@ -1,2 +1,8 @@
 // y = residual + acc
-fn finish(i: u32, acc: array<f32, PARTS>) { y[i] = residual[i] + acc[0]; }
+override STRIDE: u32;  // values of a token
+override FIRST: u32;   // where the rows of this product begin among them
+
+fn finish(token: u32, row: u32, acc: array<f32, PARTS>) {
+  let i = token * STRIDE + FIRST + row;
+  y[i] = residual[i] + acc[0];
+}

@@ -1,4 +1,4 @@
-// Writes 32 signed bytes as crossed pairs, in the order in which pairs_q4.wgsl meets the weights:
+// Writes 32 signed bytes as crossed pairs, in the order in which pairs_nibbles.wgsl meets the weights:
 // word c of the weights holds elements 4c to 4c + 3, and from 16 on in its upper nibbles.
 fn crossed(word: u32, first: u32) -> u32 {
   let x = unpack4xI8(word);

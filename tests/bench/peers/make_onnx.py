@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from engine.models import open_model
 from engine.models.base import ModelConfig
+from engine.weights.dequantize import dequantize
 from engine.weights.gguf import GGUF, read_header
-from engine.weights.quants import dequantize
 from tests.bench.peers.onnx_graph import (
     External,
     externals,

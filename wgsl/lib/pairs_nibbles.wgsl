@@ -13,7 +13,7 @@ fn pairs(word: u32) -> vec4<i32> {
 
 fn load_packed(i: u32) -> PackedBlock {
   let q = w_quants[i];
-  let scale = unpack2x16float(w_scales[i]);
+  let scale = load_scale(i);
   return PackedBlock(pairs(q.x), pairs(q.y), pairs(q.z), pairs(q.w), scale.x, scale.y);
 }
 
