@@ -24,14 +24,14 @@ from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, Plan, Tensor, Weight, plane_name
 from engine.shaders import fingerprint
 
-BUDGET_SECONDS = 1.2  # of a load, after the warm-up
+BUDGET_SECONDS = 0.8  # of a load, after the warm-up
 LARGEST_BYTES = 96 << 20  # of a call's tensors; a larger product is bound by memory in any variant
 COPIES_BYTES = 64 << 20  # of a weight: calls take turns on copies that no cache holds together
 MOST_COPIES = 16
 SLICE_SECONDS = 0.005  # of one measurement at least
 MOST_CALLS = 1 << 12  # of one measurement
 KEY_SECONDS = 0.08  # for all variants of a call
-WARM_SECONDS = 0.8  # at most, until a GPU that was idle has clocked up
+WARM_SECONDS = 0.6  # at most, until a GPU that was idle has clocked up
 WARM_SLICE_SECONDS = 0.05  # without a pause
 STILL = 3  # slices that are not clearly faster
 CLEARLY = 0.95  # of the first variant's time
