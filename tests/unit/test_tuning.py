@@ -6,7 +6,6 @@ import asyncio
 import json
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -149,7 +148,8 @@ def test_choices_change_plans_and_nothing_else() -> None:
             assert varied != plan
 
 
-def test_choices_are_remembered_by_adapter_and_kernels(tmp_path: Path) -> None:
+def test_choices_are_remembered_by_adapter_and_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.tuning.BUDGET_SECONDS", 10.0)  # for all there is
     host = NativeHost(TINY)
     device = FakeDevice(fast=FAST)
     host.now = device.now  # type: ignore[method-assign]
