@@ -167,8 +167,9 @@ class CpuDevice:
         return [int(ring[(first + i) % RING]) for i in range(count)]
 
     async def _breathe(self) -> None:
-        """Let messages in, at least every TURN_SECONDS between calls."""
+        """Let messages in, at least every TURN_SECONDS between calls, and whom they wake."""
         if time.monotonic() - self._turn > TURN_SECONDS:
+            await asyncio.sleep(0)
             await asyncio.sleep(0)
             self._turn = time.monotonic()
 
