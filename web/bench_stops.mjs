@@ -6,7 +6,7 @@ import { add, median, say, secondsSince } from "./report.mjs";
 const STORY = [{ role: "user", content: "Write a very long story about a lighthouse." }];
 const SENTENCE = "The sea is wide, and the old lighthouse stands alone. ";
 const SENTENCE_TOKENS = 12.5; // about
-const LONG_SHARE = 0.7; // of the context, a prompt whose computing is stopped
+const LONG_SHARE = { real: 0.7, software: 0.1 }; // of the context, a prompt that is stopped
 const CUT = 24; // tokens of an answer that is continued
 
 /**
@@ -22,8 +22,9 @@ export async function measureStops(client, options, count) {
   for (let i = 0; i < count; i++) decode.push(await stopInDecode(client, 3 + (i % 20)));
   stopRows("decode", "stop in decode", decode);
 
-  const { model } = await client.status();
-  const sentences = Math.ceil((LONG_SHARE * (model?.context ?? 0)) / SENTENCE_TOKENS);
+  const { device, model } = await client.status();
+  const share = LONG_SHARE[device?.software ? "software" : "real"];
+  const sentences = Math.ceil((share * (model?.context ?? 0)) / SENTENCE_TOKENS);
   await say(`Stopping in prefill, ${count} times`);
   const whole = await prefillSeconds(client, sentences);
   const prefill = [];
