@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from engine.errors import OctavoError
+from engine.errors import OctavoError, wrong_field
 
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 Activations = Literal["auto", "f32", "q16", "q8"]
@@ -143,10 +142,6 @@ def check_target(message: Mapping[str, Any]) -> int | None:
     return _optional(message, "target", 0, MAX_ID)
 
 
-def _invalid(field: str, wanted: str, got: object) -> OctavoError:
-    return OctavoError("request.invalid", f"{field} should be {wanted}, not {reprlib.repr(got)}.")
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -155,9 +150,9 @@ def _stops(message: Mapping[str, Any]) -> tuple[str, ...]:
     value = message.get("stop")
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise _invalid("stop", f"a text or a list of at most {MAX_STOPS}", value)
+        raise wrong_field("stop", f"a text or a list of at most {MAX_STOPS}", value)
     if not all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP for stop in stops):
-        raise _invalid("stop", f"made of texts of 1 to {MAX_STOP} characters", value)
+        raise wrong_field("stop", f"made of texts of 1 to {MAX_STOP} characters", value)
     return tuple(stops)
 
 
@@ -177,29 +172,31 @@ def _schema(message: Mapping[str, Any]) -> tuple[str | None, bool]:
     given = format.get("json_schema") if kind == "json_schema" else None
     if not isinstance(given, dict) or not isinstance(given.get("schema"), dict | bool):
         wanted = "of type text, json_object, or json_schema with json_schema.schema"
-        raise _invalid("response_format", wanted, format)
+        raise wrong_field("response_format", wanted, format)
     text = json.dumps(given["schema"])
     if len(text) > MAX_SCHEMA:
-        raise _invalid("response_format", f"a schema of at most {MAX_SCHEMA} characters", len(text))
+        raise wrong_field(
+            "response_format", f"a schema of at most {MAX_SCHEMA} characters", len(text)
+        )
     return text, _switch(given, "strict") is not False
 
 
 def _biases(message: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
     value = message.get("logit_bias") or {}
     if not isinstance(value, dict) or len(value) > MAX_BIASES:
-        raise _invalid("logit_bias", f"an object of at most {MAX_BIASES} token ids", value)
+        raise wrong_field("logit_bias", f"an object of at most {MAX_BIASES} token ids", value)
     for id, bias in value.items():
         if not (str(id).isdecimal() and len(str(id)) < 10 and _is_number(bias)):
-            raise _invalid("logit_bias", "made of token ids with a number each", {id: bias})
+            raise wrong_field("logit_bias", "made of token ids with a number each", {id: bias})
         if not -100 <= bias <= 100:
-            raise _invalid("logit_bias", "made of numbers from -100 to 100", bias)
+            raise wrong_field("logit_bias", "made of numbers from -100 to 100", bias)
     return tuple((int(id), float(bias)) for id, bias in value.items())
 
 
 def _top_logprobs(message: Mapping[str, Any]) -> int:
     count = _integer(message, "top_logprobs", 0, 0, MAX_TOP_LOGPROBS)
     if count and not message.get("logprobs"):
-        raise _invalid("top_logprobs", "asked for together with logprobs", count)
+        raise wrong_field("top_logprobs", "asked for together with logprobs", count)
     return count
 
 
@@ -210,7 +207,7 @@ def _number(
     if value is None:
         return default
     if not _is_number(value) or not low <= value <= high:
-        raise _invalid(field, f"a number from {low:g} to {high:g}", value)
+        raise wrong_field(field, f"a number from {low:g} to {high:g}", value)
     return float(value)
 
 
@@ -219,7 +216,7 @@ def _text(message: Mapping[str, Any], field: str, default: str) -> str:
     if value is None or value == "":
         return default
     if not isinstance(value, str):
-        raise _invalid(field, "a text", value)
+        raise wrong_field(field, "a text", value)
     return value
 
 
@@ -228,7 +225,7 @@ def _one_of(message: Mapping[str, Any], field: str, choices: tuple[str, ...]) ->
     if value is None or value == "":
         return choices[0]
     if value not in choices:
-        raise _invalid(field, f"one of {', '.join(choices)}", value)
+        raise wrong_field(field, f"one of {', '.join(choices)}", value)
     return str(value)
 
 
@@ -236,7 +233,7 @@ def _switch(message: Mapping[str, Any], field: str) -> bool | None:
     value = message.get(field)
     if value is None or isinstance(value, bool):
         return value
-    raise _invalid(field, "true or false", value)
+    raise wrong_field(field, "true or false", value)
 
 
 def _optional(message: Mapping[str, Any], field: str, low: int, high: int) -> int | None:
@@ -250,5 +247,5 @@ def _integer(message: Mapping[str, Any], field: str, default: int, low: int, hig
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise _invalid(field, f"a whole number from {low} to {high}", value)
+        raise wrong_field(field, f"a whole number from {low} to {high}", value)
     return value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 CODES: dict[str, str] = {
     "context.full": "The answer ended because the context is full.",
     "engine.busy": "The engine is busy with something that allows nothing beside it.",
@@ -48,6 +50,11 @@ class OctavoError(Exception):
     def to_wire(self) -> dict[str, str]:
         """The error as it crosses to the page."""
         return {"code": self.code, "message": self.message, "hint": self.hint}
+
+
+def wrong_field(field: str, wanted: str, got: object) -> OctavoError:
+    """request.invalid: a field of a request is not what it should be."""
+    return OctavoError("request.invalid", f"{field} should be {wanted}, not {reprlib.repr(got)}.")
 
 
 def as_octavo_error(error: Exception) -> OctavoError:

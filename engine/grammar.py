@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from engine.tokenizer.decoder import to_alphabet
+from engine.tokenizer.vocabulary import THINK_CLOSE, THINK_OPEN
 
 
 class Grammar(Protocol):
@@ -24,6 +25,8 @@ class Grammar(Protocol):
 
 
 def vocabulary_json(table: Sequence[bytes], ends: Iterable[int]) -> str:
-    """What worker/grammar.mjs learns of a vocabulary. Control tokens have no bytes here, so that no
-    grammar ever allows them, but for the ends."""
-    return json.dumps({"vocabulary": [to_alphabet(data) for data in table], "ends": sorted(ends)})
+    """What worker/grammar.mjs learns of a vocabulary. Control tokens have no bytes here, nor have
+    think tags, so that no grammar ever allows them, but for the ends."""
+    tags = (THINK_OPEN.encode(), THINK_CLOSE.encode())
+    vocabulary = ["" if data in tags else to_alphabet(data) for data in table]
+    return json.dumps({"vocabulary": vocabulary, "ends": sorted(ends)})

@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from engine.errors import OctavoError
+from engine.errors import OctavoError, wrong_field
 
 ROLES = ("system", "user", "assistant", "tool")
 MAX_DEPTH = 64  # of JSON in arguments and tools
@@ -58,7 +58,7 @@ def _message(value: Any, where: str) -> dict[str, Any]:
     message = _object(value, where)
     role = message.get("role")
     if role not in ROLES:
-        raise _invalid(f"{where}.role", f"one of {', '.join(ROLES)}", role)
+        raise wrong_field(f"{where}.role", f"one of {', '.join(ROLES)}", role)
     checked: dict[str, Any] = {"role": role, "content": message.get("content")}
     _optional_texts(checked, message, where, "name")
     if role == "tool":
@@ -101,10 +101,10 @@ def _tool_call(value: Any, where: str) -> dict[str, Any]:
 def _function(entry: dict[str, Any], where: str) -> dict[str, Any]:
     """The function of a tool or of a call."""
     if entry.get("type", "function") != "function":
-        raise _invalid(f"{where}.type", "'function'", entry["type"])
+        raise wrong_field(f"{where}.type", "'function'", entry["type"])
     function = _object(entry.get("function"), f"{where}.function")
     if not _text(function.get("name"), f"{where}.function.name"):
-        raise _invalid(f"{where}.function.name", "a text with characters", "")
+        raise wrong_field(f"{where}.function.name", "a text with characters", "")
     return function
 
 
@@ -135,21 +135,17 @@ def _check_depth(value: Any, where: str, left: int = MAX_DEPTH) -> None:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise _invalid(where, "a text", value)
+        raise wrong_field(where, "a text", value)
     return value
 
 
 def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise _invalid(where, "a list", value)
+        raise wrong_field(where, "a list", value)
     return value
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _invalid(where, "an object", value)
+        raise wrong_field(where, "an object", value)
     return value
-
-
-def _invalid(field: str, wanted: str, got: object) -> OctavoError:
-    return OctavoError("request.invalid", f"{field} should be {wanted}, not {str(got)[:60]!r}.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from engine.stops import begun
 from engine.tokenizer.vocabulary import THINK_CLOSE, THINK_OPEN
 
 # Where the text stands: before a think part that may come, within it, or past it.
@@ -53,7 +54,7 @@ class Reasoning:
             out = thought.rstrip()[self._told :]
             self._enter("past", rest)
             return out
-        certain = self._held[: len(self._held) - _begun(self._held, THINK_CLOSE)].rstrip()
+        certain = self._held[: len(self._held) - begun(self._held, (THINK_CLOSE,))].rstrip()
         return self._give(len(certain))
 
     def _answer(self) -> str:
@@ -71,8 +72,3 @@ class Reasoning:
         self._told = max(0, self._told - count)
         self._trims = self._trims and not count
         return out
-
-
-def _begun(text: str, tag: str) -> int:
-    """Length of the longest end of ``text`` that begins ``tag``."""
-    return next(n for n in range(len(tag) - 1, -1, -1) if text.endswith(tag[:n]))

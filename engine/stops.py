@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+
+def begun(text: str, marks: Sequence[str]) -> int:
+    """Length of the longest end of ``text`` that begins one of ``marks`` and is not all of it."""
+    longest = max(map(len, marks), default=1) - 1
+    for count in range(min(longest, len(text)), 0, -1):
+        if any(len(mark) > count and mark.startswith(text[-count:]) for mark in marks):
+            return count
+    return 0
+
 
 class StopStrings:
     """Passes text on up to the first stop string; what may be the beginning of one waits."""
@@ -15,11 +26,8 @@ class StopStrings:
     def follow(self, tail: str) -> None:
         """The text continues one that ended with ``tail`` and was passed on: a stop string may
         have begun in it."""
-        if self._stops:
-            self._held = tail
-            waiting = self._waiting()
-            self._held = tail[len(tail) - waiting :]
-            self._told = waiting
+        self._told = begun(tail, self._stops)
+        self._held = tail[len(tail) - self._told :]
 
     def _new(self, text: str) -> str:
         """``text``, which was held, without what was passed on already."""
@@ -36,17 +44,9 @@ class StopStrings:
             self.found = True
             out, self._held = self._held[: min(places)], ""
             return self._new(out)
-        certain = len(self._held) - self._waiting()
+        certain = len(self._held) - begun(self._held, self._stops)
         out, self._held = self._held[:certain], self._held[certain:]
         return self._new(out)
-
-    def _waiting(self) -> int:
-        """Length of the longest end of the text that begins a stop string."""
-        longest = max(len(stop) for stop in self._stops) - 1
-        for count in range(min(longest, len(self._held)), 0, -1):
-            if any(stop.startswith(self._held[-count:]) for stop in self._stops):
-                return count
-        return 0
 
     def flush(self) -> str:
         """What waited, as nothing more will come."""

@@ -47,6 +47,7 @@ from engine.shaders import Shader, Slot
 LOWEST = -1.0e30  # the logit of a token that may not come
 SLICE_WORKGROUP = 64
 _SAMPLING_SLOT = Slot("sampling", "Sampling")
+_SCORE = ("step", "sampling", "noise", "score")  # pieces
 
 
 def choose(b: PlanBuilder, logits: Tensor, tokens: Tensor) -> None:
@@ -155,9 +156,6 @@ def logprobs(b: PlanBuilder, logits: Tensor, tokens: Tensor) -> None:
         "logprobs": LOGPROBS,
     }
     b.call(Call("logprobs", args, ("logprobs",), _logprobs_reference, shader))
-
-
-_SCORE = ("step", "sampling", "noise", "score")
 
 
 def slices_of(n: int) -> int:

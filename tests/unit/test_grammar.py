@@ -221,6 +221,6 @@ def test_what_a_format_may_be() -> None:
 
 
 def test_the_vocabulary_has_all_bytes_but_no_control_tokens() -> None:
-    assert vocabulary_json([b"", b" a", b"\n\xff"], {0}) == (
-        '{"vocabulary": ["", "\\u0120a", "\\u010a\\u00ff"], "ends": [0]}'
+    assert vocabulary_json([b"", b" a", b"\n\xff", b"<think>", b"</think>"], {0}) == (
+        '{"vocabulary": ["", "\\u0120a", "\\u010a\\u00ff", "", ""], "ends": [0]}'
     )

@@ -59,12 +59,8 @@ def is_from(low: float, high: float) -> Callable[[Any], bool]:
     return check
 
 
-def is_bias(value: Any) -> bool:
-    """Keys that JUNK makes are no token ids."""
-    return value is None or value in ({}, [], "", 0, False)
-
-
-def is_format(value: Any) -> bool:
+def is_nothing(value: Any) -> bool:
+    """JUNK makes no token ids and no formats."""
     return value is None or value in ({}, [], "", 0, False)
 
 
@@ -77,11 +73,11 @@ SAMPLING: dict[str, Callable[[Any], bool]] = {
     "repetition_penalty": is_from(0.01, 100),
     "presence_penalty": is_from(-100, 100),
     "frequency_penalty": is_from(-100, 100),
-    "logit_bias": is_bias,
+    "logit_bias": is_nothing,
     "logprobs": is_one_of(None, True, False),
     "top_logprobs": is_whole(0, 0),
     "context_full": is_one_of(None, "", "stop", "slide"),
-    "response_format": is_format,
+    "response_format": is_nothing,
 }
 
 
