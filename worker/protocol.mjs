@@ -8,9 +8,9 @@
  * one.
  *
  * The `delta`s and `reasoning`s of all answers come together in `deltas` messages, one in 16 ms at
- * most and one more at each answer's beginning and end. For each the page sends `{kind: "taken"}`, which has no id
- * and no reply; the next comes only then, with all text that there is by then (an answer's end does
- * not wait for it).
+ * most and one more at each answer's beginning and end. For each the page sends `{kind: "taken"}`,
+ * which has no id and no reply; the next comes only then, with all text that there is by then (an
+ * answer's end does not wait for it).
  *
  * | kind     | result value       | what it does                                              |
  * |----------|--------------------|-----------------------------------------------------------|
