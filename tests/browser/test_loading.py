@@ -184,24 +184,48 @@ def test_a_corrupt_cached_shard_is_fetched_again(open_chat: Open, server: Static
     ]
 
 
-def test_a_load_ends_at_once_while_the_worker_is_busy_starting(open_chat: Open) -> None:
-    """And what the worker had loaded by then is not kept."""
-    chat = open_chat(f"{TINY}&device=cpu").wait_for("ready")
-    order, state = chat.page.evaluate(
+def test_a_load_ends_at_once_however_busy_the_worker_is(open_chat: Open) -> None:
+    """This worker never answers."""
+    page = open_chat("model=models/none.json&device=cpu").page
+    ended = page.evaluate(
+        """async () => {
+          const {Octavo} = await import('./client.mjs');
+          const client = new Octavo({workerUrl: new URL('worker/protocol.mjs', location)});
+          const load = client.load({}).catch((error) => error.code);
+          client.stop().catch(() => {});
+          const late = new Promise((resolve) => setTimeout(() => resolve('late'), 5000));
+          const ended = await Promise.race([load, late]);
+          client.close();
+          return ended;
+        }"""
+    )
+    assert ended == "request.cancelled"
+
+
+def test_a_model_that_came_when_its_load_was_stopped_already_is_not_kept(open_chat: Open) -> None:
+    """The page is busy until the load has ended, and stops it before it hears of that."""
+    page = open_chat("model=models/none.json&device=cpu").page
+    outcome, state = page.evaluate(
         """async () => {
           const {Octavo} = await import('./client.mjs');
           const client = new Octavo();
-          const order = [];
-          const load = client.load({model: 'models/tiny/manifest.json', device: 'cpu'});
-          load.catch((error) => order.push(error.code));
-          await client.stop().then(() => order.push('stop'));
-          const {state} = await client.status();
+          const stopLate = ({stage, loaded, total}) => {
+            if (stage !== 'warmup' || loaded < total) return;
+            for (const start = performance.now(); performance.now() < start + 1500;);
+            client.stop();
+          };
+          const load = client.load({model: 'models/tiny/manifest.json', device: 'cpu'}, stopLate);
+          const outcome = await load.then(() => 'loaded', (error) => error.code);
+          let state;
+          for (let i = 0; i < 50 && state !== 'empty'; i++) {
+            ({state} = await client.status());
+            await new Promise((resolve) => setTimeout(resolve, 20));
+          }
           client.close();
-          return [order, state];
+          return [outcome, state];
         }"""
     )
-    assert order == ["request.cancelled", "stop"]
-    assert state == "empty"
+    assert (outcome, state) == ("request.cancelled", "empty")
 
 
 def test_cancelling_a_load_and_loading_again(open_chat: Open) -> None:
