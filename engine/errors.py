@@ -25,6 +25,7 @@ CODES: dict[str, str] = {
     "request.cancelled": "The request was stopped.",
     "request.invalid": "The request has a wrong or missing field.",
     "request.unknown": "The kind of request is unknown.",
+    "shard.file": "A file of the model cannot be read.",
     "shard.hash": "A model shard does not match its hash.",
     "shard.network": "A model shard could not be downloaded.",
     "shard.quota": "There is no room to keep the model.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,8 +11,8 @@ from typing import Any, Protocol
 from engine.backends.base import Device, persistent_tensors, pools_of, weights_of
 from engine.chat import ChatTemplate
 from engine.config import LoadConfig
-from engine.errors import OctavoError
 from engine.grammar import Grammar
+from engine.header import Manifest, read_headers, read_manifest
 from engine.kv import BlockPool
 from engine.kv.budget import budget_blocks, first_blocks
 from engine.models import ModelConfig, open_model
@@ -41,14 +40,12 @@ from engine.tokenizer.spec import (
     tokenizer_json,
 )
 from engine.tuning import Timing, tune
-from engine.weights.gguf import GGUF, HeaderIncomplete, read_header
+from engine.weights.gguf import GGUF
 from engine.weights.loading import shard_jobs
 
 BYTE_ACTIVATIONS_FROM = 1_000_000_000  # parameters
 LARGE_CHUNK = 64  # tokens
 QUICK_SECONDS = 0.4  # for a chunk, on devices with small ones
-HEADER_BYTES = 4 << 20  # what is read of the first shard at once
-MAX_HEADER_BYTES = 64 << 20  # the largest vocabularies take a quarter of it
 StageProgress = Callable[[str, int, int, str], None]
 
 
@@ -138,23 +135,16 @@ class LoadedModel:
         self.encoder.close()
 
 
-@dataclass(frozen=True)
-class _Manifest:
-    name: str
-    size: int
-    shard_sizes: tuple[int, ...]
-
-
 async def load(host: Host, config: LoadConfig, progress: StageProgress) -> LoadedModel:
     """Load a model. On any error or cancellation nothing of it stays behind."""
     device: Device | None = None
     encoder: Encoder | None = None
     try:
-        manifest = _read_manifest(
+        manifest = read_manifest(
             await host.open_shards(config.model, lambda n, of: progress("download", n, of, "bytes"))
         )
         (first, gguf), (device, reason) = await _together(
-            _read_first(host, manifest), host.open_device(config)
+            read_headers(host, manifest), host.open_device(config)
         )
         progress("device", 1, 1, "steps")
         model = open_model(gguf)
@@ -260,45 +250,11 @@ async def _together(*work: Awaitable[Any]) -> list[Any]:
         raise
 
 
-def _read_manifest(text: str) -> _Manifest:
-    try:
-        data = json.loads(text)
-        sizes = tuple(int(shard["size"]) for shard in data["shards"])
-        manifest = _Manifest(str(data.get("name", "")), int(data["size"]), sizes)
-    except (ValueError, KeyError, TypeError) as error:
-        raise OctavoError("manifest.invalid", f"The manifest cannot be read: {error!r}.") from error
-    if not sizes or min(sizes) <= 0 or sum(sizes) != manifest.size:
-        raise OctavoError("manifest.invalid", "The shards do not add up to the file's size.")
-    if any(size % 4 for size in sizes[:-1]):
-        raise OctavoError("manifest.invalid", "A shard's size is not a multiple of 4 bytes.")
-    return manifest
-
-
-async def _read_first(host: Host, manifest: _Manifest) -> tuple[Any, GGUF]:
-    """The first shard, and the header in it (and in the next ones, if it is very long)."""
-    first = await host.read_shard(0)
-    size = manifest.shard_sizes[0]
-    head, next_shard = host.head_of(first, min(HEADER_BYTES, size)), 1
-    while True:
-        try:
-            return first, read_header(head, manifest.size)
-        except HeaderIncomplete as incomplete:
-            if incomplete.needed > MAX_HEADER_BYTES:
-                raise OctavoError("gguf.invalid", "The header is larger than 64 MB.") from None
-            wanted = max(incomplete.needed, 2 * len(head))
-        if len(head) < size:
-            head = host.head_of(first, size)
-        while len(head) < min(wanted, manifest.size):
-            shard = await host.read_shard(next_shard)
-            head += host.head_of(shard, manifest.shard_sizes[next_shard])
-            next_shard += 1
-
-
 async def _upload(
     host: Host,
     device: Device,
     gguf: GGUF,
-    manifest: _Manifest,
+    manifest: Manifest,
     weights: list[Weight],
     first: Any,
     progress: StageProgress,

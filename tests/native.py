@@ -17,27 +17,33 @@ from engine.tokenizer.native import open_native
 
 
 class NativeHost:
-    """Serves ``path`` in shards of ``shard_size`` bytes; ``device`` None makes a CPU device."""
+    """Serves the file or files in ``path`` in shards of ``shard_size`` bytes; ``device`` None makes
+    a CPU device."""
 
-    def __init__(self, path: Path, shard_size: int = 1 << 24, device: Device | None = None) -> None:
-        self.data = path.read_bytes()
-        self.shard_size = shard_size
+    def __init__(
+        self, path: Path | list[Path], shard_size: int = 1 << 24, device: Device | None = None
+    ) -> None:
+        self.parts = [p.read_bytes() for p in (path if isinstance(path, list) else [path])]
+        self.data = b"".join(self.parts)
+        self.shards = [
+            part[start : start + shard_size]
+            for part in self.parts
+            for start in range(0, len(part), shard_size)
+        ]
         self.device = device
         self.cancelled = False
         self.memory: dict[str, str] = {}
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
-        sizes = [len(self._cut(i)) for i in range(-(-len(self.data) // self.shard_size))]
         progress(len(self.data), len(self.data))
-        return json.dumps({"size": len(self.data), "shards": [{"size": s} for s in sizes]})
-
-    def _cut(self, index: int) -> bytes:
-        return self.data[index * self.shard_size : (index + 1) * self.shard_size]
+        shards = [{"size": len(shard)} for shard in self.shards]
+        parts = [len(part) for part in self.parts]
+        return json.dumps({"size": len(self.data), "parts": parts, "shards": shards})
 
     async def read_shard(self, index: int) -> bytes:
         if self.cancelled:
             raise OctavoError("request.cancelled")
-        return self._cut(index)
+        return self.shards[index]
 
     def head_of(self, shard: bytes, count: int) -> bytes:
         return shard[:count]

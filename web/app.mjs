@@ -3,9 +3,10 @@
 import { Octavo, OctavoError } from "./client.mjs";
 import { loadLocale, list, number, t } from "./locale.mjs";
 import { MarkdownView } from "./markdown.mjs";
+import { ModelsDialog } from "./models.mjs";
 import { installOffline } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
-import { autosize, byId, byTestId, stickToBottom } from "./dom.mjs";
+import { autosize, byId, byTestId, element, stickToBottom } from "./dom.mjs";
 
 /**
  * @typedef {"loading" | "ready" | "generating" | "error" | "stopped"} State
@@ -14,6 +15,7 @@ import { autosize, byId, byTestId, stickToBottom } from "./dom.mjs";
  */
 
 const STATS_INTERVAL_MS = 250;
+const MODEL_KEY = "octavo-model";
 
 const prompt = /** @type {HTMLTextAreaElement} */ (byTestId("prompt"));
 const send = /** @type {HTMLButtonElement} */ (byTestId("send"));
@@ -22,12 +24,12 @@ const status = byTestId("status");
 const stats = byTestId("stats");
 const errorArea = byTestId("error");
 const log = byId("log");
-const progress = new ProgressView(byTestId("progress"));
 const follow = stickToBottom(byId("scroll"));
 const options = addressOptions();
 
 const octavo = new Octavo(options.load);
 Object.assign(window, { octavo });
+const progress = new ProgressView(byTestId("progress"), octavo);
 
 /** @type {State} */
 let state = "loading";
@@ -37,7 +39,11 @@ let messages = [];
 let conversation = 0;
 /** The answer being generated, if any. */
 let answering = Promise.resolve();
+/** The load under way, if any. */
+let loading = Promise.resolve();
 let sendWhenReady = false;
+/** The model to load. @type {import("./models.mjs").Choice} */
+let choice = options.load.model ? {} : rememberedChoice();
 
 main();
 
@@ -45,6 +51,7 @@ async function main() {
   await loadLocale();
   addEventListener("unhandledrejection", ({ reason }) => showError(reason));
   connect();
+  new ModelsDialog(octavo, choose, showError);
   showSuggestions();
   await load();
   await installOffline();
@@ -108,6 +115,7 @@ function connect() {
     focusPrompt();
   });
   byId("retry").addEventListener("click", load);
+  byId("unkept").addEventListener("click", () => choose({ ...choice, keep: false }));
 }
 
 /** Where typing needs no on-screen keyboard, which would hide the answer. */
@@ -136,12 +144,44 @@ function update() {
   byId("welcome").hidden = messages.length > 0;
 }
 
-async function load() {
+/** @returns {import("./models.mjs").Choice} what was chosen on the last visit */
+function rememberedChoice() {
+  try {
+    return { model: localStorage.getItem(MODEL_KEY) || undefined };
+  } catch {
+    return {}; // storage is blocked
+  }
+}
+
+/**
+ * Loads a model, now and on later visits, unless it is a file that is not kept.
+ *
+ * @param {import("./models.mjs").Choice} wanted
+ */
+async function choose(wanted) {
+  choice = wanted;
+  if (state === "loading" || state === "generating") await octavo.stop();
+  await Promise.all([loading, answering]);
+  await load();
+  if (state !== "ready" || typeof wanted.model !== "string") return;
+  try {
+    localStorage.setItem(MODEL_KEY, wanted.model);
+  } catch {
+    // storage is blocked
+  }
+}
+
+function load() {
+  loading = loadChoice();
+  return loading;
+}
+
+async function loadChoice() {
   errorArea.hidden = true;
   progress.start();
   setState("loading");
   try {
-    showLoaded(await octavo.load({}, (event) => progress.show(event)));
+    showLoaded(await octavo.load(choice, (event) => progress.show(event)));
     setState("ready");
   } catch (error) {
     setState("error");
@@ -451,17 +491,6 @@ function showError(error, canRetry = false) {
   byId("error-hint").hidden = !hint;
   byId("error-code").textContent = code;
   byId("retry").hidden = !canRetry;
+  byId("unkept").hidden = code !== "shard.quota";
   errorArea.hidden = false;
-}
-
-/**
- * @param {string} tag
- * @param {string} [className]
- * @param {string} [text]
- */
-function element(tag, className = "", text = "") {
-  const created = document.createElement(tag);
-  created.className = className;
-  created.textContent = text;
-  return created;
 }

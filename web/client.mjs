@@ -22,6 +22,8 @@
  * @typedef {import("../worker/protocol.mjs").MeasureSizes} MeasureSizes
  * @typedef {import("../worker/protocol.mjs").Measurement} Measurement
  * @typedef {import("../worker/protocol.mjs").Progress} Progress
+ * @typedef {import("../worker/protocol.mjs").ListedModel} ListedModel
+ * @typedef {import("../worker/protocol.mjs").ModelList} ModelList
  * @typedef {import("../worker/protocol.mjs").Delta} Delta
  * @typedef {import("../worker/protocol.mjs").Timing} Timing
  * @typedef {import("../worker/protocol.mjs").Usage} TokenUsage
@@ -29,7 +31,10 @@
  * @typedef {import("../worker/protocol.mjs").ResponseFormat} ResponseFormat
  *
  * @typedef {object} LoadOptions
- * @property {string} [model] catalogue id, or URL of a manifest (relative to the page)
+ * @property {string | File | File[]} [model] catalogue id; or address (relative to the page) of a
+ *   manifest, of a .gguf or of any part of a split one; or .gguf files, all parts of one model
+ * @property {boolean} [keep] whether the browser keeps the model for later visits; if absent, it
+ *   does, but for files
  * @property {"auto" | "gpu" | "cpu"} [device]
  * @property {number} [context] tokens
  * @property {"auto" | "f32" | "q16" | "q8"} [activations]
@@ -254,6 +259,43 @@ export class Octavo {
   unload() {
     this.#cancelWaiting();
     return this.#request("unload");
+  }
+
+  /**
+   * Pauses the download of the model that is being loaded; false if there is none.
+   *
+   * @returns {Promise<boolean>}
+   */
+  async pause() {
+    return (await this.#request("pause")).changed;
+  }
+
+  /**
+   * Lets it go on.
+   *
+   * @returns {Promise<boolean>}
+   */
+  async resume() {
+    return (await this.#request("resume")).changed;
+  }
+
+  /**
+   * The models of the catalogue, and others that the browser keeps.
+   *
+   * @returns {Promise<ModelList>}
+   */
+  models() {
+    return this.#request("models");
+  }
+
+  /**
+   * Deletes what the browser keeps of a model; a loaded one goes on.
+   *
+   * @param {string} model id or address
+   * @returns {Promise<{bytes: number}>}
+   */
+  remove(model) {
+    return this.#request("remove", { model: absolute(model) });
   }
 
   /** Ends the worker; whatever waits rejects with `request.cancelled`. */
@@ -595,6 +637,6 @@ function withTotal(usage) {
  * @param {string} model
  */
 function absolute(model) {
-  const isUrl = /[/:]/.test(model) || model.endsWith(".json");
+  const isUrl = /[/:]|\.(json|gguf)$/i.test(model);
   return isUrl ? new URL(model, document.baseURI).href : model;
 }

@@ -49,3 +49,15 @@ export function stickToBottom(area) {
     if (stuck) area.scrollTop = area.scrollHeight;
   };
 }
+
+/**
+ * @param {string} tag
+ * @param {string} [className]
+ * @param {string} [text]
+ */
+export function element(tag, className = "", text = "") {
+  const created = document.createElement(tag);
+  created.className = className;
+  created.textContent = text;
+  return created;
+}

@@ -8,6 +8,8 @@ import { number, t } from "./locale.mjs";
  * @typedef {Progress["stage"]} Stage
  */
 
+const RATE_MS = 5000; // how long back the speed of a download is taken from
+
 /** Stages overlap: the first one here that has not ended is shown. @type {Stage[]} */
 const ORDER = ["download", "runtime", "device", "tune", "weights", "compile", "warmup"];
 
@@ -16,14 +18,35 @@ export class ProgressView {
   #bar = /** @type {HTMLProgressElement} */ (byId("progress-bar"));
   /** @type {Map<Stage, Progress>} */
   #stages = new Map();
+  /** Of the download. @type {{at: number, loaded: number}[]} */
+  #samples = [];
+  #isPaused = false;
+  #pause = byId("pause-load");
 
-  /** @param {HTMLElement} area */
-  constructor(area) {
+  /**
+   * @param {HTMLElement} area
+   * @param {import("./client.mjs").Octavo} octavo whose download is paused
+   */
+  constructor(area, octavo) {
     this.#area = area;
+    this.#pause.addEventListener("click", async () => {
+      const isPaused = !this.#isPaused;
+      if (await (isPaused ? octavo.pause() : octavo.resume())) this.#showPaused(isPaused);
+    });
+  }
+
+  /** @param {boolean} isPaused */
+  #showPaused(isPaused) {
+    this.#isPaused = isPaused;
+    this.#samples = [];
+    this.#pause.textContent = t(isPaused ? "resume" : "pause");
+    byId("progress-speed").textContent = isPaused ? t("paused") : "";
   }
 
   start() {
     this.#stages.clear();
+    this.#showPaused(false);
+    this.#pause.hidden = true;
     byId("progress-stage").textContent = t("stage_start");
     byId("progress-numbers").textContent = "";
     this.#bar.value = 0;
@@ -44,10 +67,37 @@ export class ProgressView {
       percent: number(share, { style: "percent" }),
     });
     this.#bar.value = share;
+    this.#pause.hidden = stage !== "download" || loaded >= total;
+    if (stage === "download") this.#showSpeed(loaded, total);
+    else byId("progress-speed").textContent = "";
     Object.assign(this.#area.dataset, { stage, loaded: String(loaded), total: String(total) });
+  }
+
+  /**
+   * @param {number} loaded
+   * @param {number} total
+   */
+  #showSpeed(loaded, total) {
+    if (this.#isPaused) return;
+    const at = performance.now();
+    this.#samples.push({ at, loaded });
+    this.#samples = this.#samples.filter((sample) => at - sample.at < RATE_MS);
+    const [first] = this.#samples;
+    const bytes_per_ms = (loaded - first.loaded) / (at - first.at);
+    if (!(bytes_per_ms > 0)) return;
+    byId("progress-speed").textContent = t("progress_speed", {
+      speed: number(bytes_per_ms / 1e3, { maximumSignificantDigits: 2 }),
+      left: duration((total - loaded) / bytes_per_ms / 1e3),
+    });
   }
 
   end() {
     this.#area.hidden = true;
   }
+}
+
+/** @param {number} seconds */
+function duration(seconds) {
+  if (seconds < 90) return t("seconds", { seconds: number(Math.ceil(seconds)) });
+  return t("minutes", { minutes: number(Math.ceil(seconds / 60)) });
 }

@@ -1,45 +1,40 @@
 /**
- * One model file on its way: a GGUF cut into shards, described by a manifest.
+ * One model on its way: a GGUF cut into shards, described by a manifest, from any source.
  *
- * Shards download four at a time and go into the Cache API once their SHA-256 is right. Only a
+ * Shards come several at a time and go into the Cache API once their SHA-256 is right. Only a
  * window of shards, from the one being read onwards, stays in memory: the engine reads in order.
- * Reading takes a shard from the window, the cache or the network, whatever has it right.
+ * Reading takes a shard from the window, the cache or the source, whatever has it right.
  */
 
 import { keptHeaders, openCache } from "./kept.mjs";
 import { parseManifest } from "./manifest.mjs";
 import { Readers } from "./readers.mjs";
-import {
-  ShardError, asNetwork, fetchAll, matches, parts, resumes, sleep, withStallGuard,
-} from "./transfer.mjs";
+import { checkRoom } from "./storage.mjs";
+import { ShardError, matches } from "./transfer.mjs";
+import { Transfers } from "./transfers.mjs";
+import { WholeFile } from "./whole.mjs";
 
-const PARALLEL = 4;
 const WINDOW = 4; // the shard being read and those after it, hashed meanwhile
+const VERIFIED = "X-Octavo-Verified"; // header of a kept manifest: the SHA-256 of the whole file
 
 const PROGRESS_INTERVAL_MS = 100;
 
 /**
- * @typedef {import("./manifest.mjs").Entry} Entry
+ * @typedef {import("./sources.mjs").Source} Source
+ * @typedef {import("./transfers.mjs").Retry} Retry
  * @typedef {(loaded: number, total: number) => void} OnProgress bytes
- * @typedef {object} Retry
- * @property {number} attempts per shard, on network errors
- * @property {number} delay_ms before the second attempt; doubles each time
- * @property {number} stall_ms an attempt without any byte for so long counts as failed
  */
-
-/** @type {Retry} */
-export const RETRY = { attempts: 5, delay_ms: 500, stall_ms: 30_000 };
 
 /** One model being fetched. */
 export class Download {
+  /** False once nothing is kept any longer: the browser refuses, or was not to. */
   cached = true;
   failed = false;
   replaced = false;
   /** @type {Promise<string>} */
   manifestText;
-  #abort = new AbortController();
-  #entry;
-  #retry;
+  #source;
+  #transfers;
   /** @type {Cache | null} */
   #cache = null;
   /** @type {import("./manifest.mjs").Shard[]} */
@@ -56,25 +51,49 @@ export class Download {
   /** @type {OnProgress | null} */
   #listener = null;
   #lastProgress = 0;
+  /** Where the whole file's hash is still to be checked. @type {WholeFile | null} */
+  #whole = null;
+  /** Whether what is kept has been found to have it. */
+  #isVerified = false;
 
   /**
-   * @param {Entry} entry
+   * @param {Source} source
    * @param {Retry} retry
    */
-  constructor(entry, retry) {
-    this.#entry = entry;
-    this.#retry = retry;
+  constructor(source, retry) {
+    this.#source = source;
+    this.#transfers = new Transfers(retry);
     this.manifestText = this.#open();
     this.manifestText.catch(() => (this.failed = true));
   }
 
   /**
-   * Whether this is the download of `entry`, and no useless one.
+   * Whether this is the download of what `source` names, and no useless one.
    *
-   * @param {Entry} entry
+   * @param {Source} source
    */
-  continues({ url, sha256 }) {
-    return !this.failed && url === this.#entry.url && sha256 === this.#entry.sha256;
+  continues({ manifestUrl, manifestSha256, keep }) {
+    const mine = this.#source;
+    const isSame = manifestUrl === mine.manifestUrl && manifestSha256 === mine.manifestSha256;
+    return !this.failed && isSame && keep === mine.keep;
+  }
+
+  /** Whether there is still something to fetch. */
+  get isUnderWay() {
+    return !this.failed && (!this.#shards.length || this.#loadedBytes() < this.#allBytes());
+  }
+
+  get isPaused() {
+    return this.#transfers.isPaused;
+  }
+
+  /** Ends the transfers until `resume`; what has come of them is kept where ranges can be had. */
+  pause() {
+    this.#transfers.pause();
+  }
+
+  resume() {
+    this.#transfers.resume();
   }
 
   /** @param {OnProgress} listener */
@@ -86,9 +105,10 @@ export class Download {
   cancel() {
     this.failed = true;
     this.#listener = null;
-    this.#abort.abort(cancelled());
+    this.#transfers.cancel(cancelled());
     this.#jobs.clear();
     this.#readers.close();
+    this.#whole?.close();
   }
 
   /**
@@ -97,18 +117,19 @@ export class Download {
    */
   async read(i) {
     await this.manifestText;
-    this.#abort.signal.throwIfAborted();
+    this.#transfers.signal.throwIfAborted();
     if (!this.#shards[i]) throw new ShardError("request.invalid", `There is no shard ${i}.`);
     this.#moveWindow(i);
     try {
       const bytes = await this.#job(i);
+      await this.#checkWhole(i, bytes);
       const isLast = i === this.#shards.length - 1;
       if (isLast && this.#stored.has(i)) this.#moveWindow(i + 1); // nothing is held afterwards
       if (isLast) this.#readers.close();
       return bytes;
     } catch (error) {
       this.#jobs.delete(i); // so that a later read tries again
-      if (!this.#abort.signal.aborted && (await this.#isReplaced())) {
+      if (!this.#transfers.signal.aborted && (await this.#isReplaced())) {
         this.replaced = this.failed = true;
       }
       throw error;
@@ -116,16 +137,46 @@ export class Download {
   }
 
   /**
-   * True if the server has another manifest than the one in use, which is not kept any longer.
-   * One that the catalogue knows by its hash is never in doubt.
+   * Has the shard hashed with those before it; with the last one, ShardError if the file is not
+   * the one that it should be, of which nothing is kept then.
+   *
+   * @param {number} i
+   * @param {Uint8Array} bytes
+   */
+  async #checkWhole(i, bytes) {
+    const sha256 = await this.#whole?.take(i, bytes);
+    if (!sha256) return;
+    this.#whole = null;
+    const { manifestUrl } = this.#source;
+    if (sha256 === this.#source.sha256) {
+      await this.#store(manifestUrl, await this.#encodedManifest(), { [VERIFIED]: sha256 });
+      return;
+    }
+    await Promise.all(this.#shards.map((_, shard) => this.#cache?.delete(this.#url(shard))));
+    await this.#cache?.delete(manifestUrl);
+    this.failed = true;
+    throw new ShardError(
+      "shard.hash",
+      `The file has the SHA-256 ${sha256}, not ${this.#source.sha256}.`,
+      "The server has another file than the catalogue names, or a damaged one.",
+    );
+  }
+
+  async #encodedManifest() {
+    return new TextEncoder().encode(await this.manifestText);
+  }
+
+  /**
+   * True if the source is described in another way by now; what was kept of it is not any longer.
+   * A manifest that the catalogue knows by its hash is never in doubt.
    */
   async #isReplaced() {
-    const { url, sha256 } = this.#entry;
-    if (sha256) return false;
+    const { manifestUrl, manifestSha256 } = this.#source;
+    if (manifestSha256) return false;
     try {
-      const text = new TextDecoder().decode(await fetchAll(url, this.#abort.signal));
+      const text = new TextDecoder().decode(await this.#source.describe(this.#transfers.signal));
       if (text === (await this.manifestText)) return false;
-      await this.#cache?.delete(url);
+      await this.#cache?.delete(manifestUrl);
       return true;
     } catch {
       return false; // offline, for example: what went wrong before is worth more
@@ -148,26 +199,56 @@ export class Download {
 
   /** Without a cache, what is fetched ahead must be held: as much as is fetched at once. */
   #windowEnd() {
-    return Math.min(this.#first + (this.cached ? WINDOW : PARALLEL), this.#shards.length);
+    return Math.min(this.#first + (this.cached ? WINDOW : this.#source.parallel), this.#shards.length);
   }
 
   async #open() {
     this.#cache = await openCache();
-    if (!this.#cache) this.cached = false;
-    const text = await this.#fetchManifest();
-    this.#shards = parseManifest(text).shards;
-    await this.#findStored();
+    this.cached = Boolean(this.#cache) && this.#source.keep;
+    let text = await this.#keptManifest();
+    if (text !== null) await this.#use(text);
+    const isWhole = this.#shards.length > 0 && this.#stored.size === this.#shards.length;
+    if (text === null || (this.#source.mayChange && !isWhole)) {
+      text = await this.#fetchManifest();
+      await this.#use(text);
+    }
     this.#report(true);
+    if (this.cached) await checkRoom(this.#allBytes() - this.#loadedBytes());
     this.#pump();
     return text;
   }
 
+  /** @param {string} text of the manifest */
+  async #use(text) {
+    this.#shards = parseManifest(text, this.#source.mayLackHashes).shards;
+    await this.#findStored();
+    const isChecked = !this.#source.sha256 || this.#isVerified;
+    this.#whole = isChecked ? null : new WholeFile(this.#shards.length);
+  }
+
+  #allBytes() {
+    return this.#shards.reduce((sum, { size }) => sum + size, 0);
+  }
+
+  #loadedBytes() {
+    return this.#bytes.reduce((sum, bytes) => sum + bytes, 0);
+  }
+
+  async #keptManifest() {
+    const { manifestUrl, manifestSha256, sha256 } = this.#source;
+    const response = await this.#cache?.match(manifestUrl);
+    if (!response) return null;
+    const bytes = new Uint8Array(await response.arrayBuffer());
+    if (!(await matches(bytes, manifestSha256))) return null;
+    this.#isVerified = response.headers.get(VERIFIED) === sha256;
+    return new TextDecoder().decode(bytes);
+  }
+
   async #fetchManifest() {
-    const { url, sha256 } = this.#entry;
-    const kept = await (await this.#cache?.match(url))?.text();
-    if (kept !== undefined && (await matches(new TextEncoder().encode(kept), sha256))) return kept;
-    const bytes = await this.#withRetries(() => fetchAll(url, this.#abort.signal));
-    if (!(await matches(bytes, sha256))) {
+    this.#isVerified = false;
+    const { manifestUrl, manifestSha256 } = this.#source;
+    const bytes = await this.#transfers.run((signal) => this.#source.describe(signal));
+    if (!(await matches(bytes, manifestSha256))) {
       throw new ShardError(
         "manifest.invalid",
         "The model manifest is not the one this page expects.",
@@ -175,8 +256,8 @@ export class Download {
       );
     }
     const text = new TextDecoder().decode(bytes);
-    parseManifest(text);
-    await this.#store(url, bytes, "application/json");
+    parseManifest(text, this.#source.mayLackHashes);
+    await this.#store(manifestUrl, bytes, { "Content-Type": "application/json" });
     return text;
   }
 
@@ -191,7 +272,7 @@ export class Download {
 
   /** Starts jobs up to the limit: first the window, then what is missing. */
   #pump() {
-    while (this.#running < PARALLEL && !this.#abort.signal.aborted) {
+    while (this.#running < this.#source.parallel && !this.#transfers.signal.aborted) {
       const i = this.#nextShard();
       if (i < 0) return;
       this.#job(i).catch(() => {}); // a failed job stays in the map for its reader
@@ -226,7 +307,7 @@ export class Download {
   /** @param {number} i */
   async #load(i) {
     const bytes = (await this.#loadCached(i)) ?? (await this.#loadRemote(i));
-    this.#abort.signal.throwIfAborted();
+    this.#transfers.signal.throwIfAborted();
     return bytes;
   }
 
@@ -234,8 +315,7 @@ export class Download {
   async #loadCached(i) {
     if (!this.#stored.has(i) || !this.#cache) return null;
     try {
-      const { sha256 } = this.#shards[i];
-      const bytes = await this.#readers.read({ url: this.#url(i), sha256 });
+      const bytes = await this.#readers.read({ url: this.#url(i), ...identityOf(this.#shards[i]) });
       if (bytes) return bytes;
       await this.#cache.delete(this.#url(i));
     } catch {
@@ -252,8 +332,7 @@ export class Download {
     for (let attempt = 0; attempt < 2; attempt++) {
       const bytes = await this.#fetchShard(i);
       if (await matches(bytes, shard.sha256)) {
-        const headers = keptHeaders(shard.sha256, bytes);
-        if (await this.#store(this.#url(i), bytes, "application/octet-stream", headers)) {
+        if (await this.#store(this.#url(i), bytes, keptHeaders(identityOf(shard), bytes))) {
           this.#stored.add(i);
         }
         return bytes;
@@ -273,48 +352,31 @@ export class Download {
   }
 
   /**
-   * The bytes of shard `i` from the network, unverified. An interrupted transfer goes on where it
-   * ended if the server understands Range.
+   * The bytes of shard `i` from its source, unverified. An interrupted transfer goes on where it
+   * ended if the source can do that.
    *
    * @param {number} i
    */
   #fetchShard(i) {
-    const bytes = new Uint8Array(this.#shards[i].size);
+    const shard = this.#shards[i];
+    const bytes = new Uint8Array(shard.size);
     let filled = 0;
-    const url = this.#url(i);
-    return this.#withRetries(async () => {
-      await withStallGuard(this.#retry.stall_ms, this.#abort.signal, async (signal, alive) => {
-        const headers = filled ? { Range: `bytes=${filled}-` } : undefined;
-        const response = await fetch(url, { cache: "no-store", headers, signal });
-        if (!resumes(response, filled)) filled = 0;
-        for await (const part of parts(response)) {
+    return this.#transfers.run(
+      async (signal, alive) => {
+        const transfer = await this.#source.begin(shard, filled, signal);
+        filled = transfer.from;
+        for await (const part of transfer.parts) {
           alive();
           if (filled + part.length > bytes.length) throw this.#wrongShard(i);
           bytes.set(part, filled);
           filled += part.length;
           this.#count(i, filled);
         }
-      });
-      if (filled < bytes.length) throw new TypeError(`ended after ${filled} bytes`);
-      return bytes;
-    });
-  }
-
-  /**
-   * @template T
-   * @param {() => Promise<T>} task
-   * @returns {Promise<T>}
-   */
-  async #withRetries(task) {
-    for (let attempt = 1; ; attempt++) {
-      try {
-        return await task();
-      } catch (error) {
-        this.#abort.signal.throwIfAborted();
-        if (error instanceof ShardError || attempt >= this.#retry.attempts) throw asNetwork(error);
-        await sleep(this.#retry.delay_ms * 2 ** (attempt - 1), this.#abort.signal);
-      }
-    }
+        if (filled < bytes.length) throw new TypeError(`ended after ${filled} bytes`);
+        return bytes;
+      },
+      () => filled,
+    );
   }
 
   /**
@@ -322,12 +384,11 @@ export class Download {
    *
    * @param {string} url
    * @param {Uint8Array<ArrayBuffer>} bytes
-   * @param {string} type
-   * @param {Record<string, string>} [more] headers
+   * @param {Record<string, string>} more headers
    */
-  async #store(url, bytes, type, more = {}) {
+  async #store(url, bytes, more) {
     if (!this.#cache || !this.cached) return false;
-    const headers = { "Content-Type": type, "Content-Length": String(bytes.length), ...more };
+    const headers = { "Content-Length": String(bytes.length), ...more };
     try {
       await this.#cache.put(url, new Response(bytes, { headers }));
       return true;
@@ -339,7 +400,7 @@ export class Download {
 
   /** @param {number} i */
   #url(i) {
-    return new URL(this.#shards[i].name, this.#entry.url).href;
+    return new URL(this.#shards[i].name, this.#source.manifestUrl).href;
   }
 
   /**
@@ -356,14 +417,20 @@ export class Download {
     if (!this.#listener || !this.#bytes.length) return;
     if (!now && performance.now() - this.#lastProgress < PROGRESS_INTERVAL_MS) return;
     this.#lastProgress = performance.now();
-    const loaded = this.#bytes.reduce((sum, n) => sum + n, 0);
-    const total = this.#shards.reduce((sum, shard) => sum + shard.size, 0);
     try {
-      this.#listener(loaded, total);
+      this.#listener(this.#loadedBytes(), this.#allBytes());
     } catch {
       this.#listener = null; // a listener that is gone must not end the download
     }
   }
+}
+
+/**
+ * @param {import("./manifest.mjs").Shard} shard
+ * @returns {{sha256: string | null, version: string}}
+ */
+function identityOf({ sha256, version = "" }) {
+  return { sha256, version };
 }
 
 export function cancelled() {

@@ -3,12 +3,13 @@
 import { checksum, matches } from "./transfer.mjs";
 
 export const CACHE_NAME = "octavo-models";
-const KEPT_AS = "X-Octavo-Kept-As"; // header of a kept shard: its SHA-256, and checksum()
+const KEPT_AS = "X-Octavo-Kept-As"; // header of a kept shard: its identity, and checksum()
 
 /**
  * @typedef {object} Wanted
  * @property {string} url
- * @property {string} sha256
+ * @property {string | null} sha256
+ * @property {string} version where no SHA-256 is known: see layout.mjs
  */
 
 /** @returns {Promise<Cache | null>} null where the browser has or allows none */
@@ -27,31 +28,31 @@ export async function openCache() {
  * @param {Wanted} wanted
  * @returns {Promise<Uint8Array<ArrayBuffer> | null>}
  */
-export async function readKept({ url, sha256 }) {
-  const response = await (await openCache())?.match(url);
+export async function readKept(wanted) {
+  const response = await (await openCache())?.match(wanted.url);
   if (!response) return null;
   const bytes = new Uint8Array(await (await response.blob()).arrayBuffer());
-  if (response.headers.get(KEPT_AS) === keptAs(sha256, bytes)) return bytes;
-  return (await matches(bytes, sha256)) ? bytes : null;
+  if (response.headers.get(KEPT_AS) === keptAs(wanted, bytes)) return bytes;
+  return wanted.sha256 && (await matches(bytes, wanted.sha256)) ? bytes : null;
 }
 
 /**
- * Headers for a shard whose SHA-256 is right.
+ * Headers for a shard that is right.
  *
- * @param {string} sha256
+ * @param {Omit<Wanted, "url">} wanted
  * @param {Uint8Array<ArrayBuffer>} bytes
  * @returns {Record<string, string>}
  */
-export function keptHeaders(sha256, bytes) {
-  return { [KEPT_AS]: keptAs(sha256, bytes) };
+export function keptHeaders(wanted, bytes) {
+  return { [KEPT_AS]: keptAs(wanted, bytes) };
 }
 
 /**
- * What a kept shard says of itself. Another model at the same address has another SHA-256.
+ * What a kept shard says of itself. Another model at the same address has another identity.
  *
- * @param {string} sha256
+ * @param {Omit<Wanted, "url">} wanted
  * @param {Uint8Array<ArrayBuffer>} bytes
  */
-function keptAs(sha256, bytes) {
-  return `${sha256} ${checksum(bytes)}`;
+function keptAs({ sha256, version }, bytes) {
+  return `${sha256 ?? encodeURIComponent(version)} ${checksum(bytes)}`;
 }

@@ -3,15 +3,35 @@
 import { ShardError, asNetwork, fetchAll } from "./transfer.mjs";
 
 /**
- * @typedef {{name: string, size: number, sha256: string}} Shard
- * @typedef {{size: number, shards: Shard[]}} Manifest the fields used here; more may be there
- * @typedef {{id: string, manifest: string, sha256?: string}} CatalogueEntry
+ * @typedef {object} Shard
+ * @property {string} name of its file, beside the manifest
+ * @property {number} size in bytes
+ * @property {string | null} sha256 null only in manifests of layout.mjs, as are those below
+ * @property {string} [version] of the file that it is cut from
+ * @property {number} [part] number of that file
+ * @property {number} [start] where in that file it begins
+ *
+ * @typedef {object} Manifest the fields used here; more may be there
+ * @property {string} [name]
+ * @property {number} size
+ * @property {Shard[]} shards
+ *
+ * @typedef {object} CatalogueEntry
+ * @property {string} id
+ * @property {string} name
+ * @property {string} address of a manifest or a .gguf
+ * @property {string} [sha256] of what is at the address
+ * @property {number} [size] bytes of the model
+ * @property {number} [memory] bytes that it takes of the device, with the context that is usual here
+ * @property {number} [context] tokens that the model was made for
+ * @property {string} [license]
+ *
  * @typedef {{default: string, models: CatalogueEntry[]}} Catalogue
- * @typedef {{url: string, sha256: string | null}} Entry a manifest, and its hash if it is known
+ * @typedef {{url: string, sha256: string | null}} Entry an address, and the hash of what is there
  */
 
 /**
- * The manifest URL and its hash, if the catalogue knows it.
+ * The address of a model, and its hash if the catalogue knows it.
  *
  * @param {string} key id in the catalogue, or URL; the catalogue's default if empty
  * @param {Catalogue} catalogue
@@ -21,8 +41,8 @@ import { ShardError, asNetwork, fetchAll } from "./transfer.mjs";
 export function findModel(key, catalogue, catalogueUrl) {
   const isUrl = isAddress(key);
   const wanted = isUrl ? new URL(key, catalogueUrl).href : key || catalogue.default;
-  for (const { id, manifest, sha256 } of catalogue.models) {
-    const url = new URL(manifest, catalogueUrl).href;
+  for (const { id, address, sha256 } of catalogue.models) {
+    const url = new URL(address, catalogueUrl).href;
     if (wanted === (isUrl ? url : id)) return { url, sha256: sha256 || null };
   }
   if (isUrl) return { url: wanted, sha256: null };
@@ -34,12 +54,21 @@ export function findModel(key, catalogue, catalogueUrl) {
 }
 
 /**
- * Whether a model is named by its manifest's URL; such a model needs no catalogue.
+ * Whether a model is named by its address; such a model needs no catalogue.
  *
  * @param {string} key
  */
 export function isAddress(key) {
-  return /[/:]/.test(key) || key.endsWith(".json");
+  return /[/:]/.test(key) || /\.(json|gguf)$/i.test(key);
+}
+
+/**
+ * Whether a file of weights is at an address, and not a manifest.
+ *
+ * @param {string} url
+ */
+export function isGguf(url) {
+  return /\.gguf$/i.test(new URL(url).pathname);
 }
 
 /**
@@ -58,9 +87,10 @@ export async function fetchCatalogue(url, signal) {
 
 /**
  * @param {string} text
+ * @param {boolean} mayLackHashes whether shards may have none
  * @returns {Manifest}
  */
-export function parseManifest(text) {
+export function parseManifest(text, mayLackHashes) {
   /** @type {Manifest} */
   let manifest;
   try {
@@ -69,14 +99,15 @@ export function parseManifest(text) {
     throw new ShardError("manifest.invalid", "The model manifest is not JSON.");
   }
   const shards = manifest?.shards;
-  const sizes = Array.isArray(shards) && shards.length > 0 && shards.every(isShard)
+  const sizes = Array.isArray(shards) && shards.length > 0 && shards.every((shard) => isShard(shard, mayLackHashes))
     ? shards.reduce((sum, shard) => sum + shard.size, 0)
     : -1;
   if (sizes < 0 || sizes !== manifest.size) {
     throw new ShardError("manifest.invalid", "The model manifest lacks a correct list of shards.");
   }
   // the engine uploads in words of 4 bytes: none of them may be cut in two
-  if (shards.slice(0, -1).some(({ size }) => size % 4)) {
+  const cuts = shards.filter(({ part }, i) => i + 1 < shards.length && part === shards[i + 1].part);
+  if (cuts.some(({ size }) => size % 4)) {
     throw new ShardError("manifest.invalid", "The size of a shard is not a multiple of 4 bytes.");
   }
   return manifest;
@@ -84,15 +115,16 @@ export function parseManifest(text) {
 
 /**
  * @param {any} shard
+ * @param {boolean} mayLackHashes
  * @returns {boolean}
  */
-function isShard(shard) {
+function isShard(shard, mayLackHashes) {
   return (
     /^[\w-][\w.-]*$/.test(shard?.name) &&
     Number.isSafeInteger(shard.size) &&
     shard.size > 0 &&
     shard.size < 2 ** 31 &&
-    /^[0-9a-f]{64}$/.test(shard.sha256)
+    (/^[0-9a-f]{64}$/.test(shard.sha256) || (mayLackHashes && shard.sha256 === null))
   );
 }
 

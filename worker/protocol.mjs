@@ -21,6 +21,10 @@
  * | status   | Status             | says what is loaded and how much memory is used           |
  * | unload   | {}                 | stops, and frees the model                                |
  * | measure  | Measurement        | measures speed; forgets the conversation                  |
+ * | pause    | {changed: boolean} | pauses a download under way                               |
+ * | resume   | {changed: boolean} | lets it go on                                             |
+ * | models   | ModelList          | says which models there are, and how much of them is kept |
+ * | remove   | {bytes: number}    | deletes what the browser keeps of `model`                 |
  *
  * A stopped `generate` ends with its own result (`finish_reason: "cancelled"`); a stopped `load`
  * ends with the error `request.cancelled`.
@@ -50,7 +54,10 @@
  * @typedef {object} LoadRequest
  * @property {number} id
  * @property {"load"} kind
- * @property {string} [model] id in the catalogue, or URL of a manifest; the default model if absent
+ * @property {string | File | File[]} [model] id in the catalogue, or address of a manifest, of a
+ *   .gguf or of any part of a split one; or files, all parts of one model; the default model if
+ *   absent
+ * @property {boolean} [keep] whether the browser keeps the model; if absent, it does, but for files
  * @property {DeviceChoice} [device] "auto" if absent
  * @property {number} [context] tokens; 2048 if absent
  * @property {Activations} [activations] "auto" if absent
@@ -59,6 +66,8 @@
  * @property {number} [kv_bytes] the same in bytes; either of them
  * @property {boolean} [tune] measure the variants of kernels: all of them (true), none (false), or
  *   on a real GPU those that were not measured before (absent)
+ *
+ * @typedef {Omit<LoadRequest, "model" | "keep"> & {model?: string}} NamedLoad as the engine gets it
  *
  * @typedef {{type: "text"} | {type: "json_object"} | {type: "json_schema", json_schema:
  *   {schema: object | boolean, name?: string, strict?: boolean}}} ResponseFormat strict (if absent):
@@ -100,8 +109,12 @@
  * @property {number} steps tokens to decode
  * @property {boolean} [scattered] decode with the KV blocks in random order; in their own if absent
  *
+ * @typedef {{id: number, kind: "pause" | "resume" | "models"} | {id: number, kind: "remove",
+ *   model: string}} ShardRequest `model` is that of a load, or the id of a ListedModel
+ *
  * @typedef {MeasureSizes & Sampling & {id: number, kind: "measure"}} MeasureRequest
- * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | MeasureRequest} Request
+ * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | MeasureRequest |
+ *   ShardRequest} Request
  * @typedef {{kind: "taken"}} Taken
  */
 
@@ -199,6 +212,22 @@
  * @property {Record<string, [string, number, number][]>} kernels of the prefill and decode plans:
  *   label, dispatches, milliseconds; empty if the adapter has no timestamps
  *
+ * @typedef {object} ListedModel
+ * @property {string} id by which it can be loaded
+ * @property {string} name
+ * @property {boolean} catalogued false if it is there only because it is kept
+ * @property {number} [size] bytes
+ * @property {number} kept_bytes
+ * @property {number} [memory] bytes that it takes of the device
+ * @property {number} [context] tokens that it was made for
+ * @property {string} [license]
+ *
+ * @typedef {object} ModelList
+ * @property {string} default id
+ * @property {ListedModel[]} models
+ * @property {{usage: number, quota: number} | null} storage of this site, in bytes; null if the
+ *   browser does not say
+ *
  * @typedef {object} Status
  * @property {"empty" | "loading" | "ready" | "generating"} state
  * @property {DeviceInfo} [device]
@@ -223,10 +252,6 @@
  * @property {number} preallocated_bytes what a whole context set aside for each of `conversations`
  *   would take
  */
-
-export const REQUEST_KINDS = Object.freeze(
-  /** @type {const} */ (["load", "generate", "stop", "reset", "status", "unload", "measure"]),
-);
 
 /** The id of an error that answers a message without one. */
 export const NO_ID = -1;

@@ -1,19 +1,31 @@
 /**
- * The models that this browser keeps, and the one being downloaded.
+ * The models that can be opened, and the one being downloaded.
  *
- *     open(model) -> manifest     missing shards start to download at once
+ *     take({model, keep}) -> key  notes what the page says of a model
+ *     open(key) -> manifest       missing shards start to download at once
  *     read(0), read(1), ...       verified bytes, in order: see download.mjs
  */
 
-import { Download, RETRY, cancelled } from "./download.mjs";
-import { fetchCatalogue, findModel, isAddress } from "./manifest.mjs";
+import { AddressSource } from "./addresses.mjs";
+import { Download, cancelled } from "./download.mjs";
+import { FileSource, isFileKey, keyOfFiles } from "./files.mjs";
+import { listModels, removeModel } from "./library.mjs";
+import { fetchCatalogue, findModel, isAddress, isGguf } from "./manifest.mjs";
+import { ManifestSource } from "./sources.mjs";
 import { ShardError } from "./transfer.mjs";
+import { RETRY } from "./transfers.mjs";
 
 /**
  * @typedef {import("./manifest.mjs").Catalogue} Catalogue
+ * @typedef {import("./sources.mjs").Source} Source
+ * @typedef {import("./protocol.mjs").LoadRequest} LoadRequest
+ * @typedef {import("./protocol.mjs").NamedLoad} NamedLoad
  * @typedef {import("./download.mjs").OnProgress} OnProgress
- * @typedef {import("./download.mjs").Retry} Retry
+ * @typedef {import("./transfers.mjs").Retry} Retry
  */
+
+/** @type {Catalogue} */
+const NO_CATALOGUE = { default: "", models: [] };
 
 export class ShardStore {
   /** @type {Download | null} */
@@ -23,6 +35,11 @@ export class ShardStore {
   #catalogue = null;
   #catalogueUrl;
   #retry;
+  /** Files that the page has given, by key. @type {Map<string, File[]>} */
+  #files = new Map();
+  /** Whether to keep a model, by key; as its source does where nothing is said.
+   * @type {Map<string, boolean>} */
+  #keep = new Map();
 
   /**
    * @param {string} catalogueUrl absolute URL of models.json
@@ -33,45 +50,79 @@ export class ShardStore {
     this.#retry = { ...RETRY, ...retry };
   }
 
-  /** False once the browser has refused to keep shards: the model works, but not offline. */
-  get cached() {
-    return this.#download?.cached ?? true;
-  }
-
   /** True once a read has failed because the server has another version of the model by now. */
   get replaced() {
     return this.#download?.replaced ?? false;
   }
 
   /**
+   * Notes the files of a request, and whether its model is to be kept. Returns the request as text
+   * can say it: the model is a key. What is wrong in it otherwise, the engine says.
+   *
+   * @param {LoadRequest} request
+   * @returns {NamedLoad}
+   */
+  take({ model, keep, ...request }) {
+    const files = Array.isArray(model) ? model : [model];
+    const areFiles = files.length > 0 && files.every((file) => file instanceof File);
+    const key = areFiles ? keyOfFiles(files) : /** @type {string | undefined} */ (model);
+    if (areFiles) this.#files.set(String(key), files);
+    if (keep != null && typeof keep !== "boolean") {
+      throw new ShardError("request.invalid", "keep should be true or false.");
+    }
+    if (keep == null) this.#keep.delete(key ?? "");
+    else this.#keep.set(key ?? "", keep);
+    return { ...request, model: key };
+  }
+
+  /**
    * The manifest as JSON text; downloads begin. Opening the same model again joins the download
    * that is there, and `onProgress` takes the place of the earlier listener.
    *
-   * @param {string | null} [model] catalogue id, or URL relative to the site; the default if empty
+   * @param {string | null} [model] catalogue id, URL relative to the site, or a file's key; the
+   *   default if empty
    * @param {OnProgress | null} [onProgress]
    * @returns {Promise<string>}
    */
   async open(model, onProgress) {
     checkSecure();
-    const entry = await this.#find(model || "");
-    if (!this.#download?.continues(entry)) {
+    const source = await this.#source(model || "");
+    if (!this.#download?.continues(source)) {
       this.#download?.cancel();
-      this.#download = new Download(entry, this.#retry);
+      this.#download = new Download(source, this.#retry);
     }
     if (onProgress) this.#download.listen(onProgress);
     return this.#download.manifestText;
   }
 
   /** @param {string} key */
-  async #find(key) {
+  async #source(key) {
+    const needsCatalogue = !isFileKey(key);
+    return this.#sourceIn(key, needsCatalogue ? await this.#catalogueFor(key) : NO_CATALOGUE);
+  }
+
+  /**
+   * @param {string} key
+   * @param {Catalogue} catalogue
+   * @returns {Source}
+   */
+  #sourceIn(key, catalogue) {
+    const keep = this.#keep.get(key);
+    if (isFileKey(key)) return new FileSource(key, this.#files.get(key) ?? [], keep ?? false);
+    const { url, sha256 } = findModel(key, catalogue, this.#catalogueUrl);
+    const Kind = isGguf(url) ? AddressSource : ManifestSource;
+    return new Kind(url, sha256, keep ?? true);
+  }
+
+  /** @param {string} key of a model; one with an address needs no catalogue */
+  async #catalogueFor(key) {
     const { signal } = this.#lookup;
     const fetched = (this.#catalogue ??= fetchCatalogue(this.#catalogueUrl, signal));
-    const catalogue = await fetched.catch((error) => {
+    return fetched.catch((error) => {
       if (this.#catalogue === fetched) this.#catalogue = null;
       if (!isAddress(key) || signal.aborted) throw error;
-      return { default: "", models: [] };
+      return NO_CATALOGUE;
     });
-    return findModel(key, catalogue, this.#catalogueUrl);
   }
 
   /**
@@ -83,6 +134,38 @@ export class ShardStore {
   async read(i) {
     if (!this.#download) throw new ShardError("engine.not_loaded", "No model is open.");
     return this.#download.read(i);
+  }
+
+  /**
+   * Pauses the download, or lets it go on; false if there is none.
+   *
+   * @param {boolean} isPaused
+   */
+  pause(isPaused) {
+    const download = this.#download;
+    if (!download?.isUnderWay) return false;
+    if (isPaused) download.pause();
+    else download.resume();
+    return true;
+  }
+
+  /** What can be opened, and how much of it is kept: see library.mjs. */
+  async list() {
+    const { signal } = new AbortController(); // a download that is stopped does not concern this
+    const catalogue = await fetchCatalogue(this.#catalogueUrl, signal).catch(() => NO_CATALOGUE);
+    return listModels(catalogue, (id) => this.#sourceIn(id, catalogue).manifestUrl);
+  }
+
+  /**
+   * Deletes what is kept of a model; engine.busy while it is being fetched.
+   *
+   * @param {string} model
+   */
+  async remove(model) {
+    const source = await this.#source(model);
+    const isFetched = this.#download?.isUnderWay && this.#download.continues(source);
+    if (isFetched) throw new ShardError("engine.busy", "This model is being downloaded.");
+    return { bytes: await removeModel(source.manifestUrl) };
   }
 
   /** Ends all transfers; pending reads reject with `request.cancelled`. */

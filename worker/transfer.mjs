@@ -1,4 +1,7 @@
-/** Fetching with retries, hashes, and errors that have a code. */
+/** Fetching, hashes, and errors that have a code. */
+
+const SHORT_TRANSFER_MS = 30_000;
+const LONGEST_DELAY_MS = 60_000; // that a server may ask for
 
 /** An error with a code of engine/errors.py. */
 export class ShardError extends Error {
@@ -52,10 +55,35 @@ export function checksum(bytes) {
  * @param {AbortSignal} signal
  */
 export async function fetchAll(url, signal) {
-  const limit = AbortSignal.any([signal, AbortSignal.timeout(30_000)]);
-  const response = await fetch(url, { cache: "no-cache", signal: limit });
-  checkStatus(response);
-  return new Uint8Array(await response.arrayBuffer());
+  const limit = timeLimit(signal);
+  try {
+    const response = await fetch(url, { cache: "no-cache", signal: limit.signal });
+    checkStatus(response);
+    return new Uint8Array(await response.arrayBuffer());
+  } finally {
+    limit.end();
+  }
+}
+
+/**
+ * A signal for one short transfer: `end` ends what of it is still under way.
+ *
+ * @param {AbortSignal} outer
+ */
+export function timeLimit(outer) {
+  const ended = new AbortController();
+  const limit = AbortSignal.timeout(SHORT_TRANSFER_MS);
+  return { signal: AbortSignal.any([outer, limit, ended.signal]), end: () => ended.abort() };
+}
+
+/** The server wants to be asked again later. */
+export class BusyError extends TypeError {
+  /** @param {Response} response */
+  constructor({ status, headers }) {
+    super(`the server answered ${status}${status === 429 ? ", too many requests" : ""}`);
+    const seconds = Number(headers.get("Retry-After") ?? 0); // a date is as good as nothing
+    this.delay_ms = Math.min(Math.max(seconds * 1000, 0) || 0, LONGEST_DELAY_MS);
+  }
 }
 
 /**
@@ -63,11 +91,11 @@ export async function fetchAll(url, signal) {
  *
  * @param {Response} response
  */
-function checkStatus(response) {
+export function checkStatus(response) {
   if (response.ok) return;
   const { status, url } = response;
   if (status >= 500 || status === 408 || status === 416 || status === 429) {
-    throw new TypeError(`status ${status}`);
+    throw new BusyError(response);
   }
   throw new ShardError("shard.network", `The server answered ${status} for ${url}.`);
 }
@@ -99,33 +127,6 @@ export async function* parts(response) {
 }
 
 /**
- * Runs a transfer that is given up when `alive` is not called for `stall_ms`.
- *
- * @param {number} stall_ms
- * @param {AbortSignal} outer
- * @param {(signal: AbortSignal, alive: () => void) => Promise<void>} transfer
- */
-export async function withStallGuard(stall_ms, outer, transfer) {
-  const inner = new AbortController();
-  const giveUp = () => inner.abort(new TypeError("no data arrived"));
-  const stop = () => inner.abort(outer.reason);
-  let timer = setTimeout(giveUp, stall_ms);
-  outer.addEventListener("abort", stop);
-  try {
-    await transfer(inner.signal, () => {
-      clearTimeout(timer);
-      timer = setTimeout(giveUp, stall_ms);
-    });
-  } catch (error) {
-    inner.abort(error); // frees the connection
-    throw error;
-  } finally {
-    clearTimeout(timer);
-    outer.removeEventListener("abort", stop);
-  }
-}
-
-/**
  * @param {unknown} error
  * @returns {ShardError}
  */
@@ -135,26 +136,7 @@ export function asNetwork(error) {
   return new ShardError(
     "shard.network",
     `The model could not be downloaded (${reason}).`,
-    "Check the connection and try again: what has arrived is kept.",
+    "Check the connection and try again: what has arrived is kept. Another site must also allow " +
+      "pages to read its files (CORS).",
   );
-}
-
-/**
- * @param {number} ms
- * @param {AbortSignal} signal
- * @returns {Promise<void>}
- */
-export function sleep(ms, signal) {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(done, ms);
-    const abort = () => {
-      clearTimeout(timer);
-      reject(signal.reason);
-    };
-    function done() {
-      signal.removeEventListener("abort", abort);
-      resolve();
-    }
-    signal.addEventListener("abort", abort, { once: true });
-  });
 }

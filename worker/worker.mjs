@@ -12,6 +12,7 @@ import { Outbox } from "./outbox.mjs";
 import { NO_ID, errorReply, isId, resultReply } from "./protocol.mjs";
 import { Remote } from "./remote.mjs";
 import { ShardStore, checkSecure } from "./shards.mjs";
+import { ShardError } from "./transfer.mjs";
 
 /**
  * @typedef {import("./protocol.mjs").Request} Request
@@ -19,6 +20,9 @@ import { ShardStore, checkSecure } from "./shards.mjs";
  * @typedef {import("./protocol.mjs").Delta} Delta
  * @typedef {import("./protocol.mjs").Taken} Taken
  * @typedef {import("./protocol.mjs").LoadRequest} LoadRequest
+ * @typedef {import("./protocol.mjs").NamedLoad} NamedLoad
+ * @typedef {import("./protocol.mjs").ShardRequest} ShardRequest
+ * @typedef {Exclude<Request, LoadRequest | ShardRequest> | NamedLoad} EngineRequest
  * @typedef {(json: string, id: number) => void} Entry
  * @typedef {{encode(text: string): Promise<Int32Array>, dispose(): void}} Encoder
  */
@@ -31,11 +35,11 @@ const BOOT_STEPS = 3;
 const shards = new ShardStore(CATALOGUE_URL);
 const outbox = new Outbox((message) => self.postMessage(message));
 
-/** Requests that wait for Python. @type {Request[]} */
+/** Requests that wait for Python. @type {EngineRequest[]} */
 let queue = [];
 /** Ids that have no final reply yet. @type {Set<number>} */
 const open = new Set();
-/** Loads that may begin anew by themselves: none does so twice. @type {Map<number, LoadRequest>} */
+/** Loads that may begin anew by themselves: none does so twice. @type {Map<number, NamedLoad>} */
 const repeatable = new Map();
 /** Frees tokenizers that reached nobody, since their load was stopped. */
 const forgotten = new FinalizationRegistry((/** @type {() => void} */ free) => free());
@@ -56,7 +60,13 @@ function receive(request) {
   if (open.has(request.id)) return refuse(request.id); // it stays with the earlier one
   open.add(request.id);
   if (bootError) return reply(bootFailure(request.id));
-  if (request.kind === "load" && !accept(request)) return;
+  if (isOfShards(request)) answerByShards(request);
+  else if (request.kind !== "load") enqueue(request);
+  else accept(request);
+}
+
+/** @param {EngineRequest} request */
+function enqueue(request) {
   if (handle) return deliver(request);
   if (answerEarly(request)) return;
   const isFirst = !queue.some(({ kind }) => kind === "load");
@@ -70,26 +80,76 @@ function refuse(id) {
 }
 
 /**
- * False, and answered, if no model can be loaded here: said before anything is downloaded.
- *
- * @param {LoadRequest} load
+ * @param {Request} request
+ * @returns {request is ShardRequest}
  */
-function accept(load) {
+function isOfShards(request) {
+  return ["pause", "resume", "models", "remove"].includes(request.kind);
+}
+
+/**
+ * What concerns only downloads and what is kept needs no Python.
+ *
+ * @param {ShardRequest} request
+ */
+async function answerByShards(request) {
+  try {
+    reply(resultReply(request.id, await outcome(request)));
+  } catch (error) {
+    reply(failure(request.id, error));
+  }
+}
+
+/** @param {import("./protocol.mjs").ShardRequest} request */
+async function outcome(request) {
+  switch (request.kind) {
+    case "models":
+      return shards.list();
+    case "remove":
+      return shards.remove(checkModel(request.model));
+    default:
+      return { changed: shards.pause(request.kind === "pause") };
+  }
+}
+
+/** @param {unknown} model */
+function checkModel(model) {
+  if (typeof model === "string") return model;
+  throw new ShardError("request.invalid", "model should be a text.");
+}
+
+/**
+ * @param {number} id
+ * @param {unknown} error
+ */
+function failure(id, error) {
+  if (!(error instanceof ShardError)) console.error(error);
+  const { code, message, hint } = error instanceof ShardError
+    ? error
+    : { code: "internal", message: reasonOf(error), hint: "" };
+  return errorReply(id, code, message, hint);
+}
+
+/**
+ * Begins a load, unless no model can be loaded here: that is said before anything is downloaded.
+ *
+ * @param {LoadRequest} request
+ */
+function accept(request) {
   try {
     checkSecure();
+    const load = shards.take(request);
+    repeatable.set(load.id, load);
+    enqueue(load);
   } catch (error) {
-    const { code, message, hint } = /** @type {import("./transfer.mjs").ShardError} */ (error);
-    reply(errorReply(load.id, code, message, hint));
-    return false;
+    reply(failure(request.id, error));
   }
-  repeatable.set(load.id, load);
-  return true;
 }
 
 /**
  * Hands a request to Python, which answers later: requests do not wait for earlier ones to end.
  *
- * @param {Request} request
+ * @param {EngineRequest} request
  */
 function deliver(request) {
   let json;
@@ -133,7 +193,7 @@ function reply(message) {
 /**
  * What concerns only requests that still wait is answered without Python.
  *
- * @param {Request} request
+ * @param {EngineRequest} request
  */
 function answerEarly(request) {
   switch (request.kind) {
@@ -167,7 +227,7 @@ function earlyStatus() {
 /**
  * Ends waiting requests; true if there were any.
  *
- * @param {(request: Request) => boolean} concerns
+ * @param {(request: EngineRequest) => boolean} concerns
  */
 function cancelQueued(concerns) {
   const cancelled = queue.filter(concerns);
@@ -196,7 +256,7 @@ function nothingGenerated() {
  * What a load needs besides Python begins at once. Failures are met again, and reported, when
  * Python asks for the same things.
  *
- * @param {LoadRequest} load
+ * @param {NamedLoad} load
  */
 function prepare(load) {
   reportBoot(load.id);

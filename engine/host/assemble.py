@@ -40,7 +40,7 @@ def build() -> Path:
 def _build() -> None:
     npm.install(npm.SITE)
     files = wheels.for_page()
-    manifests = {model.id: _model(model) for model in pins.MODELS}
+    manifests = {f"{MODELS}/{m.id}/manifest.json": _model(m) for m in pins.MODELS}
     with Step("Assembling dist/"):
         site = _own_files(manifests) | _npm_files() | _pyodide(files)
         site[PRECACHE] = precache(site)
@@ -102,7 +102,7 @@ def precache(site: dict[str, bytes]) -> bytes:
 
 
 def _remove_others(names: set[str]) -> None:
-    """Deletes what an earlier build left; models of no catalogue entry go too."""
+    """Deletes what an earlier build left; models that are not pinned any longer go too."""
     kept_models = {model.id for model in pins.MODELS}
     for folder in (DIST / MODELS).iterdir():
         if folder.name not in kept_models:

@@ -103,6 +103,7 @@ NPM = {
     "@mlc-ai/web-tokenizers": "0.1.6",
     "@mlc-ai/web-xgrammar": "0.1.27",
     "dompurify": "3.5.0",
+    "hash-wasm": "4.13.0",
     "marked": "18.2.1",
     "pyodide": PYODIDE,
 }
@@ -118,6 +119,11 @@ NPM_FILES = {
 }
 # UMD scripts that become ES modules: place in dist/ -> place in node_modules/, global, exports.
 NPM_UMD = {
+    "worker/hash-wasm.js": (
+        "hash-wasm/dist/sha256.umd.min.js",
+        "hashwasm",
+        ("createSHA256",),
+    ),
     "worker/web-tokenizers.js": (
         "@mlc-ai/web-tokenizers/lib/index.js",
         "tokenizers",

@@ -65,10 +65,12 @@ def _manifest(model: pins.Model, shard_size: int, shards: list[dict[str, Any]]) 
 
 
 def catalogue(text: bytes, manifests: dict[str, bytes]) -> bytes:
-    """models.json with the hash of each manifest filled in; `manifests` is id -> bytes."""
+    """models.json with the hashes of the site's own manifests filled in; those are given by where
+    they are, relative to the site. Other entries stay as they are."""
     fields = json.loads(text)
-    for entry in fields["models"]:
-        if entry["id"] not in manifests:
-            raise HostError(f"web/models.json names {entry['id']}, which engine/host/pins.py lacks")
-        entry["sha256"] = sha256(manifests[entry["id"]])
+    listed = {entry["address"]: entry for entry in fields["models"]}
+    for address, manifest in manifests.items():
+        if address not in listed:
+            raise HostError(f"web/models.json lacks {address}, which engine/host/pins.py has.")
+        listed[address]["sha256"] = sha256(manifest)
     return json.dumps(fields, indent=2, ensure_ascii=False).encode()

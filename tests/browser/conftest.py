@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.browser.chat import Chat
+from tests.browser.origin import Origin
 from tests.conftest import BROWSER_FLAGS, GPU_FLAGS, ROOT, StaticServer
 
 TINY_SHARD = 40_000
@@ -64,6 +65,20 @@ def server(site: Path) -> Iterator[StaticServer]:
     server = StaticServer(site)
     yield server
     server.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Origin]]:
+    """Starts sites of other people: ``serve(files, **manners)``."""
+    origins = []
+
+    def start(files: dict[str, bytes], **manners: Any) -> Origin:
+        origins.append(Origin(files, **manners))
+        return origins[-1]
+
+    yield start
+    for origin in origins:
+        origin.close()
 
 
 @pytest.fixture(scope="session")

@@ -78,12 +78,14 @@ def test_a_file_that_is_not_the_pinned_one_gets_no_manifest(tmp_path: Path) -> N
 
 
 def test_catalogue_gets_the_manifests_hash() -> None:
-    text = json.dumps({"default": "tiny", "models": [{"id": "tiny", "sha256": "", "context": 8}]})
-    filled = json.loads(shards.catalogue(text.encode(), {"tiny": b"manifest"}))
+    own = {"id": "tiny", "address": "models/tiny/manifest.json", "sha256": "", "context": 8}
+    other = {"id": "other", "address": "https://example.org/other.gguf", "sha256": "ab"}
+    text = json.dumps({"default": "tiny", "models": [own, other]}).encode()
+    filled = json.loads(shards.catalogue(text, {"models/tiny/manifest.json": b"manifest"}))
     digest = hashlib.sha256(b"manifest").hexdigest()
-    assert filled["models"] == [{"id": "tiny", "sha256": digest, "context": 8}]
-    with pytest.raises(HostError, match="tiny"):
-        shards.catalogue(text.encode(), {})
+    assert filled["models"] == [own | {"sha256": digest}, other]
+    with pytest.raises(HostError, match="models/more/manifest"):
+        shards.catalogue(text, {"models/more/manifest.json": b"manifest"})
 
 
 def test_the_shard_size_is_sixteen_mebibytes() -> None:

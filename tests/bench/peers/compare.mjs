@@ -143,7 +143,7 @@ export async function findModel(name) {
   const catalogue = await fetchJson("models.json");
   const wanted = name ?? catalogue.default;
   const entry = catalogue.models.find((/** @type {{id: string}} */ { id }) => id === wanted);
-  const manifest = new URL(entry?.manifest ?? wanted, location.href);
+  const manifest = new URL(entry?.address ?? wanted, location.href);
   const folder = new URL(".", manifest).href;
   const { shards } = await fetchJson(manifest);
   return { id: /** @type {string} */ (folder.split("/").at(-2)), folder, shards };
