@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ pytestmark = pytest.mark.browser
 TINY_FILE = ROOT / "tests/golden/tiny.gguf"
 TINY = TINY_FILE.read_bytes()
 SHARD = 16 << 20
-LARGE = TINY + bytes(2 * SHARD)  # three shards; what follows a file's tensors is nobody's
+# Three shards; what follows a file's tensors is nobody's.
+LARGE = TINY + random.Random(0).randbytes(2 * SHARD)
 PROMPT: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
     "prompts"
 ][0]
@@ -62,6 +64,17 @@ def listed(chat: Chat) -> list[dict[str, Any]]:
     """What is kept beside the catalogue."""
     models: list[dict[str, Any]] = chat.page.evaluate("octavo.models()")["models"]
     return [model for model in models if not model["catalogued"]]
+
+
+# The SHA-256 of all shards that are kept, one after the other.
+KEPT_HASH = """async () => {
+  const cache = await caches.open('octavo-models');
+  const urls = (await cache.keys()).map(({url}) => url).filter((url) => url.endsWith('.bin'));
+  const parts = urls.sort().map(async (url) => (await cache.match(url)).blob());
+  const bytes = await new Blob(await Promise.all(parts)).arrayBuffer();
+  const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('');
+}"""
 
 
 def data_requests(origin: Origin) -> list[str]:
@@ -111,6 +124,7 @@ def test_a_gguf_at_an_address(chat: Chat, serve: Serve, manners: dict[str, Any])
         "kept_bytes": len(LARGE),
         "catalogued": False,
     }
+    assert chat.page.evaluate(KEPT_HASH) == hashlib.sha256(LARGE).hexdigest()
     origin.requests.clear()
     chat.page.reload()
     chat.error_code()
@@ -157,6 +171,15 @@ def test_a_server_that_will_not_do(
     assert load(chat, f"{serve(FILES, **manners).url}/{path}") == code
     assert said in chat.page.evaluate("window.why")
     assert load(chat, "models/tiny/manifest.json") == "loaded"
+    answers(chat)
+
+
+def test_a_connection_that_breaks_again_and_again_but_brings_something(
+    chat: Chat, serve: Serve
+) -> None:
+    origin = serve(FILES, cuts=[20_000] * 6)  # more often than attempts without progress
+    assert load(chat, f"{origin.url}/tiny.gguf") == "loaded", chat.page.evaluate("window.why")
+    assert len(data_requests(origin)) == 7
     answers(chat)
 
 
@@ -258,6 +281,7 @@ def pick(chat: Chat, paths: list[Path]) -> None:
     """The files as the page gets them from the person, in ``window.files``."""
     chat.page.evaluate(
         """() => {
+          document.getElementById('picker')?.remove();
           const input = Object.assign(document.createElement('input'), {
             type: 'file', multiple: true, id: 'picker'});
           input.onchange = () => (window.files = [...input.files]);
@@ -300,6 +324,9 @@ def test_a_split_model_from_disk(chat: Chat, tmp_path: Path) -> None:
     chat.page.evaluate("window.files.pop()")
     assert load_picked(chat) == "request.invalid"
     assert parts[0].name in chat.page.evaluate("window.why")
+    pick(chat, [TINY_FILE, TINY_FILE.with_name("tiny_untied.gguf")])
+    assert load_picked(chat) == "request.invalid"
+    assert "not of one model" in chat.page.evaluate("window.why")
     answers(chat)
 
 
