@@ -13,7 +13,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import Any, NoReturn
 
-from engine.errors import OctavoError
+from engine.errors import OctavoError, shown
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -23,7 +23,7 @@ MAX_NAME = 1024  # characters
 # Real headers stay far below these; they bound the memory a hostile one can claim.
 MAX_PAIRS = 1 << 16
 MAX_TENSORS = 1 << 17
-MAX_ELEMENTS = 1 << 22
+MAX_ELEMENTS = 1 << 21
 MAX_ALIGNMENT = 1 << 20
 
 # Type id -> (name, elements a block, bytes a block), as in ggml.h; removed ids are absent.
@@ -295,7 +295,7 @@ def _alignment(metadata: dict[str, Any]) -> int:
     value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     power_of_two = type(value) is int and 8 <= value <= MAX_ALIGNMENT and value & (value - 1) == 0
     if not power_of_two:
-        _invalid(f"The alignment {value!r} is not a power of two from 8 to {MAX_ALIGNMENT}.")
+        _invalid(f"The alignment {shown(value)} is not a power of two from 8 to {MAX_ALIGNMENT}.")
     return int(value)
 
 
