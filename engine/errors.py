@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import reprlib
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80  # characters
+
 CODES: dict[str, str] = {
     "context.full": "The answer ended because the context is full.",
     "engine.busy": "The engine is busy with something that allows nothing beside it.",
@@ -54,7 +57,7 @@ class OctavoError(Exception):
 
 def shown(value: object) -> str:
     """A value from a file for a message: whatever it is, in a few words."""
-    return reprlib.repr(value)
+    return _SHORT.repr(value)
 
 
 def wrong_field(field: str, wanted: str, got: object) -> OctavoError:

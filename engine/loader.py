@@ -41,7 +41,7 @@ from engine.tokenizer.spec import (
     tokenizer_json,
 )
 from engine.tuning import Timing, tune
-from engine.weights.gguf import GGUF, HeaderIncomplete, read_header
+from engine.weights.gguf import GGUF, MAX_NAME, HeaderIncomplete, read_header
 from engine.weights.loading import shard_jobs
 
 BYTE_ACTIVATIONS_FROM = 1_000_000_000  # parameters
@@ -263,11 +263,15 @@ async def _together(*work: Awaitable[Any]) -> list[Any]:
 def _read_manifest(text: str) -> _Manifest:
     try:
         data = json.loads(text)
-        sizes = tuple(int(shard["size"]) for shard in data["shards"])
-        manifest = _Manifest(str(data.get("name", "")), int(data["size"]), sizes)
-    except (ValueError, KeyError, TypeError) as error:
-        raise OctavoError("manifest.invalid", f"The manifest cannot be read: {error!r}.") from error
-    if not sizes or min(sizes) <= 0 or sum(sizes) != manifest.size:
+        sizes = tuple(shard["size"] for shard in data["shards"])
+        name, size = data.get("name", ""), data["size"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"The manifest cannot be read: {str(error)[:100]!r}."
+        raise OctavoError("manifest.invalid", reason) from error
+    if not all(type(number) is int and number > 0 for number in (*sizes, size)):
+        raise OctavoError("manifest.invalid", "The sizes in the manifest are not whole numbers.")
+    manifest = _Manifest(name[:MAX_NAME] if isinstance(name, str) else "", size, sizes)
+    if sum(sizes) != size:
         raise OctavoError("manifest.invalid", "The shards do not add up to the file's size.")
     if any(size % 4 for size in sizes[:-1]):
         raise OctavoError("manifest.invalid", "A shard's size is not a multiple of 4 bytes.")

@@ -32,7 +32,7 @@ def open_model(gguf: GGUF) -> Model:
     unused = set(gguf.tensors) - {source for w in model.weights() for source in w.sources}
     if unused:
         # A tensor left out would mean wrong answers, and nobody would notice.
-        raise OctavoError("model.tensor", f"{name} has no use for the tensor {min(unused)}.")
+        raise OctavoError("model.tensor", f"{name} has no use for the tensor {shown(min(unused))}.")
     return model
 
 
