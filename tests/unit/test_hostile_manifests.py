@@ -138,7 +138,7 @@ def test_a_good_manifest_passes(ask: Ask) -> None:
     assert is_right(GOOD) and engine_takes(json.dumps(GOOD))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(manifests())
 def test_only_right_manifests_pass(ask: Ask, manifest: Any) -> None:
     text = json.dumps(manifest)
@@ -156,7 +156,7 @@ JUNK = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(JUNK.map(json.dumps) | st.text(max_size=20))
 def test_junk_is_refused(ask: Ask, text: str) -> None:
     check(ask, text, False)
@@ -199,7 +199,7 @@ def test_models_are_found_at_addresses_of_the_web(ask: Ask, key: str, wanted: st
         assert answer["code"] == "request.invalid" and len(answer["message"]) < 500
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.fixed_dictionaries(
         {},

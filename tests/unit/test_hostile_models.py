@@ -20,9 +20,17 @@ from engine.plan import Traits
 from engine.prompt import Prompts
 from engine.tokenizer.decoder import token_bytes
 from engine.tokenizer.native import open_native
-from engine.tokenizer.spec import control_texts, markup_texts, special_ids, tokenizer_json
+from engine.tokenizer.spec import (
+    SpecialTokens,
+    control_texts,
+    markup_texts,
+    special_ids,
+    tokenizer_json,
+)
+from engine.tokenizer.vocabulary import CONTROL, USER_DEFINED
 from engine.weights.gguf import GGML_TYPES, GGUF, read_header
 from engine.weights.loading import shard_jobs
+from engine.weights.quants import make_weight
 from tests.unit import test_gguf as raw
 from tests.unit.hostile import refusal
 
@@ -106,7 +114,7 @@ def changed(data: bytes, header: int, changes: list[tuple[str, float, float, byt
     return bytes(out)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(NAMES), CHANGES)
 def test_changed_bytes(name: str, changes: list[tuple[str, float, float, bytes]]) -> None:
     data = changed(model_file(name), parsed(name).data_offset, changes)
@@ -225,7 +233,137 @@ def hostile_files(draw: st.DrawFn) -> bytes:
     return built(name, pairs, entries)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(hostile_files())
 def test_hostile_values(data: bytes) -> None:
     refusal(lambda: open_file(data))
+
+
+def with_values(values: dict[str, Any]) -> bytes:
+    """A model whose metadata says something else; ``values`` by the last part of the key."""
+    pairs, entries = parts("tiny")
+    changed_keys = {key.split(".")[-1] for key, _ in pairs} & values.keys()
+    assert changed_keys == values.keys()
+    pairs = [(key, values.get(key.split(".")[-1], value)) for key, value in pairs]
+    return built("tiny", pairs, entries)
+
+
+LONG = "x" * 3_000_000
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"architecture": LONG},
+        {"architecture": ["x"] * 300_000},
+        {"block_count": LONG},
+        {"layer_norm_rms_epsilon": LONG},
+        {"pre": LONG},
+        {"model": LONG},
+        {"model": ["x"] * 300_000},
+        {"eos_token_id": LONG},
+        {"merges": [LONG]},
+        {"merges": [f"{LONG} x"]},
+        {"block_count": 2**31},
+        {"block_count": 2**60},
+        {"head_count": 3},
+        {"head_count": 2**60},
+        {"head_count_kv": 2**60},
+        {"freq_base": 0.0},
+        {"freq_base": math.inf},
+        {"layer_norm_rms_epsilon": math.nan},
+        {"token_type": ["1"] * 600},
+        {"token_type": [1.0] * 600},
+        {"token_type": [1] * 599},
+        {"token_type": []},
+        {"tokens": []},
+        {"tokens": [1] * 600},
+    ],
+)
+def test_absurd_values_are_refused_in_few_words(values: dict[str, Any]) -> None:
+    error = refusal(lambda: open_file(with_values(values)))
+    assert error and error.code in {
+        "gguf.invalid",
+        "model.architecture",
+        "model.tensor",
+        "tokenizer.unsupported",
+    }
+
+
+@pytest.mark.parametrize("name", [LONG, ["x"] * 300_000, 7])
+def test_a_name_that_is_none_is_no_reason_to_refuse_a_model(name: Any) -> None:
+    def check() -> None:
+        data = with_values({"name": name})
+        assert len(open_model(read_header(data, len(data))).config.name) <= 1024
+        assert open_file(data)
+
+    assert refusal(check) is None
+
+
+def test_huge_contexts_are_cut_to_what_is_asked_for() -> None:
+    for context in (2**31, 2**60):
+        data = with_values({"context_length": context})
+        assert refusal(functools.partial(open_file, data)) is None
+
+
+def vocabulary(model: str, tokens: list[str], kind: int = 1) -> dict[str, Any]:
+    return {
+        "tokenizer.ggml.model": model,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [kind] * len(tokens),
+        "tokenizer.ggml.scores": [0.0] * len(tokens),
+        "tokenizer.ggml.merges": ["a b"],
+    }
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        vocabulary("llama", [LONG]),
+        vocabulary("gpt2", [LONG], CONTROL),
+        vocabulary("llama", [f"{i:01000}" for i in range(5000)]),
+        vocabulary("gpt2", [f"{i:01000}" for i in range(5000)], CONTROL),
+        vocabulary("gpt2", [f"<{i}>" for i in range(100_000)], USER_DEFINED),
+    ],
+    ids=["long piece", "long control token", "long pieces", "long control tokens", "many tags"],
+)
+def test_vocabularies_that_would_take_long_are_refused(metadata: dict[str, Any]) -> None:
+    error = refusal(lambda: tokenizer_json(metadata))
+    assert error and error.code == "gguf.invalid"
+
+
+def test_long_control_tokens_are_guarded_in_little_memory() -> None:
+    metadata = vocabulary("gpt2", [f"{i:01000}" for i in range(250)], CONTROL)
+    text = control_texts(metadata)[7]
+
+    def guard() -> None:
+        template = ChatTemplate("{{ messages[0].content }}", "", "")
+        nothing = SpecialTokens(None, frozenset(), False)
+        prompts = Prompts(template, _Letters(), nothing, control_texts(metadata))
+        ids = asyncio.run(prompts.encode([{"role": "user", "content": text[:999]}])).ids
+        assert len(ids) == 999, "in pieces, as it begins a token"
+
+    assert refusal(guard) is None
+
+
+class _Letters:
+    async def encode(self, text: str) -> list[int]:
+        return list(map(ord, text))
+
+    def close(self) -> None:
+        pass
+
+
+def test_many_tensors_in_many_shards_are_no_square_of_work() -> None:
+    count = 4000
+    entries = [(f"t{i}", [8], 0, 32 * i) for i in range(count)]
+    head = raw.header([], entries)
+    gguf = read_header(head + bytes(4096), len(head) + 4096 + 32 * count)
+    weights = [make_weight(f"t{i}", (8,), "F32", (f"t{i}",)) for i in range(count)]
+    sizes = [8] * (gguf.size // 8) + [gguf.size % 8]
+
+    def place() -> None:
+        jobs = [job for shard in shard_jobs(gguf, weights, sizes) for job in shard.jobs]
+        assert sum(job.count for job in jobs) == 8 * count
+
+    assert refusal(place) is None
