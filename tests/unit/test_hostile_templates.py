@@ -137,6 +137,7 @@ def test_numbers_do_not_grow_for_long_either(start: str, operator: str) -> None:
         "{% macro f(n) %}" + "{% set a = 1 %}" * 9000 + "{% endmacro %}" + again("{{ f(1) }}"),
         "{% block a %}{{ self.a() }}{{ self.a() }}{% endblock %}",
         again("{% set n.l = [n.l] %}") + "{{ n.l }}",
+        again("{% set n.l = (n.l, n.l) %}{% if i == 40 %}{% set y = {n.l: 1} %}{% endif %}"),
         # what the parser and the compiler get
         "{{ 1" + " + 1" * 60_000 + " }}",
         "{{ 1" + "|abs" * 60_000 + " }}",
