@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import reprlib
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80  # characters
+
 CODES: dict[str, str] = {
     "context.full": "The answer ended because the context is full.",
     "engine.busy": "The engine is busy with something that allows nothing beside it.",
@@ -53,9 +56,14 @@ class OctavoError(Exception):
         return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
+def shown(value: object) -> str:
+    """A value from a file for a message: whatever it is, in a few words."""
+    return _SHORT.repr(value)
+
+
 def wrong_field(field: str, wanted: str, got: object) -> OctavoError:
     """request.invalid: a field of a request is not what it should be."""
-    return OctavoError("request.invalid", f"{field} should be {wanted}, not {reprlib.repr(got)}.")
+    return OctavoError("request.invalid", f"{field} should be {wanted}, not {shown(got)}.")
 
 
 def as_octavo_error(error: Exception) -> OctavoError:

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 from engine.errors import OctavoError
-from engine.weights.gguf import GGUF, HeaderIncomplete, read_header
+from engine.weights.gguf import GGUF, MAX_NAME, HeaderIncomplete, read_header
 from engine.weights.split import join
 
 HEADER_BYTES = 4 << 20  # what is read of the first shard at once
@@ -42,16 +42,19 @@ def read_manifest(text: str) -> Manifest:
     """Raises OctavoError manifest.invalid."""
     try:
         data = json.loads(text)
-        sizes = tuple(int(shard["size"]) for shard in data["shards"])
-        size = int(data["size"])
-        parts = tuple(int(part) for part in data.get("parts", [size]))
-        manifest = Manifest(str(data.get("name", "")), size, sizes, parts)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OctavoError("manifest.invalid", f"The manifest cannot be read: {error!r}.") from error
-    if not sizes or min(sizes) <= 0 or sum(sizes) != size:
+        sizes = tuple(shard["size"] for shard in data["shards"])
+        name, size = data.get("name", ""), data["size"]
+        parts = tuple(data.get("parts", [size]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"The manifest cannot be read: {str(error)[:100]!r}."
+        raise OctavoError("manifest.invalid", reason) from error
+    if not all(type(number) is int and number > 0 for number in (*sizes, *parts, size)):
+        raise OctavoError("manifest.invalid", "The sizes in the manifest are not whole numbers.")
+    manifest = Manifest(name[:MAX_NAME] if isinstance(name, str) else "", size, sizes, parts)
+    if sum(sizes) != size:
         raise OctavoError("manifest.invalid", "The shards do not add up to the file's size.")
     ends = set(accumulate(parts))
-    if min(parts, default=0) <= 0 or sum(parts) != size or not ends <= set(accumulate(sizes)):
+    if sum(parts) != size or not ends <= set(accumulate(sizes)):
         raise OctavoError("manifest.invalid", "The shards do not add up to the files' sizes.")
     if any(n % 4 for n, end in zip(sizes, accumulate(sizes), strict=True) if end not in ends):
         raise OctavoError("manifest.invalid", "A shard's size is not a multiple of 4 bytes.")

@@ -15,6 +15,7 @@ template may look for a think part.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -124,7 +125,7 @@ class _Guard:
         # The longest first, so that one which begins like another is found whole.
         ordered = sorted(map(re.escape, texts), key=len, reverse=True)
         self._whole = re.compile("|".join(ordered)) if texts else None
-        self._beginnings = {text[:n] for text in texts for n in range(1, len(text))}
+        self._sorted = sorted(texts)
         self._longest = max(map(len, texts), default=0)
 
     def broken(self, value: Any, mark: str) -> Any:
@@ -150,8 +151,13 @@ class _Guard:
             return found[:middle] + mark + found[middle:]
 
         text = self._whole.sub(halves, text)
-        begins = any(text[-n:] in self._beginnings for n in range(1, self._longest))
+        begins = any(self._begins(text[-n:]) for n in range(1, min(self._longest, len(text) + 1)))
         return text + mark if begins else text
+
+    def _begins(self, end: str) -> bool:
+        """Whether a token begins with ``end`` and goes on."""
+        index = bisect_right(self._sorted, end)
+        return index < len(self._sorted) and self._sorted[index].startswith(end)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ LAYERS = [
     ["session", "turns", "sampling", "grammar"],
     ["prompt", "kv"],
     ["chat", "reasoning"],
+    ["sandbox"],
     ["stops"],
     ["models"],
     ["backends"],

@@ -2,6 +2,8 @@
 
 import { ShardError, asNetwork, fetchAll } from "./transfer.mjs";
 
+const MAX_SHARDS = 1 << 14;
+
 /**
  * @typedef {object} Shard
  * @property {string} name of its file, beside the manifest
@@ -40,9 +42,9 @@ import { ShardError, asNetwork, fetchAll } from "./transfer.mjs";
  */
 export function findModel(key, catalogue, catalogueUrl) {
   const isUrl = isAddress(key);
-  const wanted = isUrl ? new URL(key, catalogueUrl).href : key || catalogue.default;
+  const wanted = isUrl ? addressOf(key, catalogueUrl) : key || catalogue.default;
   for (const { id, address, sha256 } of catalogue.models) {
-    const url = new URL(address, catalogueUrl).href;
+    const url = addressOf(address, catalogueUrl);
     if (wanted === (isUrl ? url : id)) return { url, sha256: sha256 || null };
   }
   if (isUrl) return { url: wanted, sha256: null };
@@ -72,16 +74,65 @@ export function isGguf(url) {
 }
 
 /**
+ * @param {string} text an address, or a part of one
+ * @param {string} base
+ */
+function addressOf(text, base) {
+  try {
+    const url = new URL(text, base);
+    if (/^https?:$/.test(url.protocol)) return url.href;
+  } catch {
+    // said below
+  }
+  throw new ShardError("request.invalid", `"${text.slice(0, 200)}" is not the address of a model.`);
+}
+
+/**
  * @param {string} url
  * @param {AbortSignal} signal
  * @returns {Promise<Catalogue>}
  */
 export async function fetchCatalogue(url, signal) {
   try {
-    return JSON.parse(new TextDecoder().decode(await fetchAll(url, signal)));
+    return parseCatalogue(new TextDecoder().decode(await fetchAll(url, signal)));
   } catch (error) {
     signal.throwIfAborted();
     throw asNetwork(error);
+  }
+}
+
+/**
+ * @param {string} text
+ * @returns {Catalogue}
+ */
+export function parseCatalogue(text) {
+  const catalogue = parseJson(text, "The list of models is not JSON.");
+  const { models } = catalogue ?? {};
+  if (!Array.isArray(models) || !models.every(isEntry) || typeof catalogue.default !== "string") {
+    throw new ShardError("manifest.invalid", "The list of models cannot be read.");
+  }
+  return catalogue;
+}
+
+/**
+ * @param {any} entry
+ * @returns {boolean}
+ */
+function isEntry(entry) {
+  const isHash = !entry?.sha256 || isSha256(entry.sha256);
+  return typeof entry?.id === "string" && typeof entry.address === "string" && isHash;
+}
+
+/**
+ * @param {string} text
+ * @param {string} otherwise what to say if it is none
+ * @returns {any}
+ */
+function parseJson(text, otherwise) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new ShardError("manifest.invalid", otherwise);
   }
 }
 
@@ -92,18 +143,21 @@ export async function fetchCatalogue(url, signal) {
  */
 export function parseManifest(text, mayLackHashes) {
   /** @type {Manifest} */
-  let manifest;
-  try {
-    manifest = JSON.parse(text);
-  } catch {
-    throw new ShardError("manifest.invalid", "The model manifest is not JSON.");
-  }
+  const manifest = parseJson(text, "The model manifest is not JSON.");
   const shards = manifest?.shards;
-  const sizes = Array.isArray(shards) && shards.length > 0 && shards.every((shard) => isShard(shard, mayLackHashes))
+  const areShards = Array.isArray(shards) && shards.length > 0 &&
+    shards.every((shard) => isShard(shard, mayLackHashes));
+  const sizes = areShards
     ? shards.reduce((sum, shard) => sum + shard.size, 0)
     : -1;
   if (sizes < 0 || sizes !== manifest.size) {
     throw new ShardError("manifest.invalid", "The model manifest lacks a correct list of shards.");
+  }
+  if (shards.length > MAX_SHARDS) {
+    throw new ShardError("manifest.invalid", `The model has more than ${MAX_SHARDS} shards.`);
+  }
+  if (new Set(shards.map(({ name }) => name)).size < shards.length) {
+    throw new ShardError("manifest.invalid", "Two shards of the model have one name.");
   }
   // the engine uploads in words of 4 bytes: none of them may be cut in two
   const cuts = shards.filter(({ part }, i) => i + 1 < shards.length && part === shards[i + 1].part);
@@ -120,11 +174,24 @@ export function parseManifest(text, mayLackHashes) {
  */
 function isShard(shard, mayLackHashes) {
   return (
-    /^[\w-][\w.-]*$/.test(shard?.name) &&
+    typeof shard?.name === "string" &&
+    /^[\w-][\w.-]{0,254}$/.test(shard.name) &&
     Number.isSafeInteger(shard.size) &&
     shard.size > 0 &&
     shard.size < 2 ** 31 &&
-    (/^[0-9a-f]{64}$/.test(shard.sha256) || (mayLackHashes && shard.sha256 === null))
+<<<<<<< HEAD
+    (isSha256(shard.sha256) || (mayLackHashes && shard.sha256 === null))
+=======
+    isSha256(shard.sha256)
+>>>>>>> fuzz
   );
+}
+
+/**
+ * @param {unknown} text
+ * @returns {boolean}
+ */
+function isSha256(text) {
+  return typeof text === "string" && /^[0-9a-f]{64}$/.test(text);
 }
 

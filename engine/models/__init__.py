@@ -5,7 +5,7 @@ To add one: write a file with a class that satisfies ``Model`` and add a line to
 
 from __future__ import annotations
 
-from engine.errors import OctavoError
+from engine.errors import OctavoError, shown
 from engine.models.base import Model, ModelConfig
 from engine.models.llama import Llama
 from engine.models.qwen2 import Qwen2
@@ -25,14 +25,14 @@ def open_model(gguf: GGUF) -> Model:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise OctavoError(
             "model.architecture",
-            f"The architecture {name!r} is not supported.",
+            f"The architecture {shown(name)} is not supported.",
             f"Supported: {', '.join(ARCHITECTURES)}.",
         )
     model = ARCHITECTURES[name](gguf)
     unused = set(gguf.tensors) - {source for w in model.weights() for source in w.sources}
     if unused:
         # A tensor left out would mean wrong answers, and nobody would notice.
-        raise OctavoError("model.tensor", f"{name} has no use for the tensor {min(unused)}.")
+        raise OctavoError("model.tensor", f"{name} has no use for the tensor {shown(min(unused))}.")
     return model
 
 

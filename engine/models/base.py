@@ -8,12 +8,12 @@ from itertools import groupby
 from math import prod
 from typing import Any, Protocol
 
-from engine.errors import OctavoError
+from engine.errors import OctavoError, shown
 from engine.ops import KVLayout
 from engine.ops.attention import KV_BLOCK
 from engine.ops.linear import Stack
 from engine.plan import PlanBuilder, Tensor, Weight
-from engine.weights.gguf import GGUF
+from engine.weights.gguf import GGUF, MAX_NAME
 from engine.weights.loading import check_sources
 from engine.weights.quants import make_weight
 
@@ -92,7 +92,7 @@ def positive(metadata: Mapping[str, Any], key: str, default: int | None = None) 
     """A metadata value that must be a positive integer, or OctavoError gguf.invalid."""
     value = metadata.get(key, default) if default is not None else required(metadata, key)
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise OctavoError("gguf.invalid", f"{key} should be a positive number, not {value!r}.")
+        raise OctavoError("gguf.invalid", f"{key} should be a positive number, not {shown(value)}.")
     return value
 
 
@@ -100,7 +100,7 @@ def number(metadata: Mapping[str, Any], key: str, default: float) -> float:
     """A metadata value that must be a positive number, or OctavoError gguf.invalid."""
     value = metadata.get(key, default)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
-        raise OctavoError("gguf.invalid", f"{key} should be a number above 0, not {value!r}.")
+        raise OctavoError("gguf.invalid", f"{key} should be a number above 0, not {shown(value)}.")
     return float(value)
 
 
@@ -124,7 +124,7 @@ def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
     context = positive(meta, f"{arch}.context_length")
     return ModelConfig(
         architecture=arch,
-        name=str(meta.get("general.name", arch)),
+        name=_name(meta, arch),
         num_layers=positive(meta, f"{arch}.block_count"),
         hidden=hidden,
         ffn=positive(meta, f"{arch}.feed_forward_length"),
@@ -143,13 +143,19 @@ def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
     )
 
 
+def _name(metadata: Mapping[str, Any], arch: str) -> str:
+    """What people call the model; its architecture if the file has no proper name."""
+    name = metadata.get("general.name")
+    return name[:MAX_NAME] if isinstance(name, str) else arch
+
+
 def _rope_scale(metadata: Mapping[str, Any], arch: str) -> float:
     """What positions are divided by. As in llama.cpp, a file that names no type means "linear"."""
     kind = metadata.get(f"{arch}.rope.scaling.type", "linear")
     if kind == "none":
         return 1.0
     if kind != "linear":
-        raise OctavoError("model.architecture", f"Rope scaling {kind!r} is not supported.")
+        raise OctavoError("model.architecture", f"Rope scaling {shown(kind)} is not supported.")
     old_name = number(metadata, f"{arch}.rope.scale_linear", 1.0)
     return number(metadata, f"{arch}.rope.scaling.factor", old_name)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from engine.errors import OctavoError
+from engine.errors import OctavoError, shown
 from engine.tokenizer.pieces import SPACE
 from engine.tokenizer.vocabulary import (
     BYTE,
@@ -88,7 +88,7 @@ def _from_byte(token: str) -> bytes:
     """<0xNN>, or OctavoError gguf.invalid."""
     match = re.fullmatch("<0x([0-9A-Fa-f]{2})>", token)
     if not match:
-        raise OctavoError("gguf.invalid", f"The byte token {token!r} names no byte.")
+        raise OctavoError("gguf.invalid", f"The byte token {shown(token)} names no byte.")
     return bytes.fromhex(match[1])
 
 

@@ -35,5 +35,5 @@ def open_native(json_text: str) -> _NativeEncoder:
         return _NativeEncoder(Tokenizer.from_str(json_text))
     except Exception as error:  # the package raises plain Exception
         raise OctavoError(
-            "tokenizer.unsupported", f"The tokenizer failed to load: {error}"
+            "tokenizer.unsupported", f"The tokenizer failed to load: {str(error)[:300]}"
         ) from error

@@ -15,6 +15,7 @@ from engine.tokenizer.vocabulary import NORMAL, UNKNOWN, Vocabulary
 SPACE = "\u2581"
 # Before a text that continues another one, which gets no space in front: a noncharacter.
 CONTINUES = "\ufdd0"
+MAX_TEXT = 1 << 22  # characters of all pieces together, each of which is a place for a merge
 
 
 def has_space_prefix(metadata: dict[str, Any]) -> bool:
@@ -71,6 +72,8 @@ def _merges(vocabulary: Vocabulary, scores: list[float]) -> list[str]:
         for index in vocabulary.of_type(NORMAL)
         if " " not in vocabulary.tokens[index]
     }
+    if sum(map(len, pieces)) > MAX_TEXT:
+        raise OctavoError("gguf.invalid", "The pieces of the vocabulary are too long.")
     found = [
         (score, cut, len(piece) - cut, piece)
         for piece, score in pieces.items()

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import OctavoError
+from engine.errors import OctavoError, shown
 from engine.tokenizer import pieces
 from engine.tokenizer.vocabulary import (
     CONTROL,
@@ -195,7 +195,7 @@ def _family(metadata: dict[str, Any]) -> _Family:
     if family is None:
         raise OctavoError(
             "tokenizer.unsupported",
-            f"The pre-tokenizer {kind!r} is not supported.",
+            f"The pre-tokenizer {shown(kind)} is not supported.",
             "Known ones: " + ", ".join(FAMILIES) + ".",
         )
     return family
@@ -223,7 +223,7 @@ def _merges(metadata: dict[str, Any], ids: dict[str, int]) -> list[str]:
     for merge in merges:
         left, _, right = merge.partition(" ")
         if left not in ids or right not in ids or left + right not in ids:
-            raise OctavoError("gguf.invalid", f"The merge {merge!r} names unknown tokens.")
+            raise OctavoError("gguf.invalid", f"The merge {shown(merge)} names unknown tokens.")
     return merges
 
 
@@ -232,5 +232,7 @@ def _token_id(metadata: dict[str, Any], key: str, size: int) -> int | None:
     if value is None:
         return None
     if type(value) is not int or not 0 <= value < size:
-        raise OctavoError("gguf.invalid", f"The {key} {value!r} is not a token of the vocabulary.")
+        raise OctavoError(
+            "gguf.invalid", f"The {key} {shown(value)} is not a token of the vocabulary."
+        )
     return value

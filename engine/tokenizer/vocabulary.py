@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import OctavoError
+from engine.errors import OctavoError, shown
 
 # Values of tokenizer.ggml.token_type (llama.cpp's llama_token_type).
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+# Real vocabularies stay far below these; they bound the work that a hostile one can cause.
+MAX_TOKEN = 1024  # characters
+MAX_SPECIAL = 1 << 14  # tokens that are found in a text before it is split
+MAX_SPECIAL_TEXT = 1 << 18  # characters of them
 # Around what a reasoning model writes before its answer.
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
@@ -39,14 +43,26 @@ def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
     if model not in ("gpt2", "llama"):
         raise OctavoError(
             "tokenizer.unsupported",
-            f"The tokenizer model {model!r} is not supported.",
+            f"The tokenizer model {shown(model)} is not supported.",
             "Byte-level BPE (gpt2) and SentencePiece BPE (llama) are.",
         )
     tokens = string_list(metadata, "tokenizer.ggml.tokens")
     types = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
-    if not isinstance(types, list) or len(types) != len(tokens):
+    if not isinstance(types, list) or len(types) != len(tokens) or type(types[0]) is not int:
         raise OctavoError("gguf.invalid", "There is not exactly one token type for each token.")
-    return Vocabulary(tokens, types, model == "llama")
+    vocabulary = Vocabulary(tokens, types, model == "llama")
+    _check_lengths(vocabulary)
+    return vocabulary
+
+
+def _check_lengths(vocabulary: Vocabulary) -> None:
+    longest = max(map(len, vocabulary.tokens))
+    if longest > MAX_TOKEN:
+        raise OctavoError("gguf.invalid", f"A token has {longest} characters.")
+    special = vocabulary.of_type(CONTROL, UNKNOWN, USER_DEFINED)
+    text = sum(len(vocabulary.tokens[index]) for index in special)
+    if len(special) > MAX_SPECIAL or text > MAX_SPECIAL_TEXT:
+        raise OctavoError("gguf.invalid", f"There are too many special tokens: {len(special)}.")
 
 
 def string_list(metadata: dict[str, Any], key: str) -> list[str]:

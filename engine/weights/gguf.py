@@ -13,7 +13,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import Any, NoReturn
 
-from engine.errors import OctavoError
+from engine.errors import OctavoError, shown
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -23,7 +23,7 @@ MAX_NAME = 1024  # characters
 # Real headers stay far below these; they bound the memory a hostile one can claim.
 MAX_PAIRS = 1 << 16
 MAX_TENSORS = 1 << 17
-MAX_ELEMENTS = 1 << 22
+MAX_ELEMENTS = 1 << 21
 MAX_ALIGNMENT = 1 << 20
 
 # Type id -> (name, elements a block, bytes a block), as in ggml.h; removed ids are absent.
@@ -247,7 +247,7 @@ def _read_metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
     for _ in range(count):
         key = _read_name(cursor, "metadata key")
         if key in metadata:
-            _invalid(f"The metadata key {key!r} occurs twice.")
+            _invalid(f"The metadata key {shown(key)} occurs twice.")
         metadata[key] = _read_value(cursor, key)
     return metadata
 
@@ -266,7 +266,7 @@ def _read_value(cursor: _Cursor, key: str) -> Any:
     if kind == _ARRAY:
         return _read_array(cursor, key)
     if kind not in _SCALARS:
-        _invalid(f"The metadata key {key!r} has the unknown value type {kind}.")
+        _invalid(f"The metadata key {shown(key)} has the unknown value type {kind}.")
     return cursor.scalar(_SCALARS[kind])
 
 
@@ -274,10 +274,10 @@ def _read_array(cursor: _Cursor, key: str) -> list[Any]:
     kind = int(cursor.scalar(_U32))
     if kind == _ARRAY:
         # The format allows nesting, but no model uses it and it invites runaway recursion.
-        _invalid(f"The metadata key {key!r} is an array of arrays.")
+        _invalid(f"The metadata key {shown(key)} is an array of arrays.")
     count = int(cursor.scalar(_U64))
     if kind != _STRING and kind not in _SCALARS:
-        _invalid(f"The metadata key {key!r} is an array of the unknown type {kind}.")
+        _invalid(f"The metadata key {shown(key)} is an array of the unknown type {kind}.")
     cursor.fits(count * (8 if kind == _STRING else _SCALARS[kind].size))
     cursor.claim(count)
     if kind == _STRING:
@@ -295,7 +295,7 @@ def _alignment(metadata: dict[str, Any]) -> int:
     value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     power_of_two = type(value) is int and 8 <= value <= MAX_ALIGNMENT and value & (value - 1) == 0
     if not power_of_two:
-        _invalid(f"The alignment {value!r} is not a power of two from 8 to {MAX_ALIGNMENT}.")
+        _invalid(f"The alignment {shown(value)} is not a power of two from 8 to {MAX_ALIGNMENT}.")
     return int(value)
 
 
@@ -304,12 +304,12 @@ def _read_entry(cursor: _Cursor, alignment: int) -> TensorInfo:
     name = _read_name(cursor, "tensor name")
     dims = int(cursor.scalar(_U32))
     if not 1 <= dims <= MAX_DIMS:
-        _invalid(f"The tensor {name!r} has {dims} dimensions; 1 to {MAX_DIMS} are allowed.")
+        _invalid(f"The tensor {shown(name)} has {dims} dimensions; 1 to {MAX_DIMS} are allowed.")
     shape = tuple(int(cursor.scalar(_U64)) for _ in range(dims))[::-1]
     quant, nbytes = _storage(name, shape, int(cursor.scalar(_U32)))
     offset = int(cursor.scalar(_U64))
     if offset % alignment:
-        _invalid(f"The tensor {name!r} is not aligned to {alignment} bytes.")
+        _invalid(f"The tensor {shown(name)} is not aligned to {alignment} bytes.")
     return TensorInfo(name, shape, quant, offset, nbytes)
 
 
@@ -317,7 +317,7 @@ def _storage(name: str, shape: tuple[int, ...], type_id: int) -> tuple[str, int]
     if type_id not in GGML_TYPES:
         raise OctavoError(
             "model.quantization",
-            f"The tensor {name!r} has the unknown quantization type {type_id}.",
+            f"The tensor {shown(name)} has the unknown quantization type {type_id}.",
             "Choose another quantization of the model, such as Q4_1 or Q8_0.",
         )
     quant, block, block_bytes = GGML_TYPES[type_id]
@@ -325,9 +325,9 @@ def _storage(name: str, shape: tuple[int, ...], type_id: int) -> tuple[str, int]
     for size in shape:
         elements *= size
     if elements == 0:
-        _invalid(f"The tensor {name!r} is empty.")
+        _invalid(f"The tensor {shown(name)} is empty.")
     if shape[-1] % block:
-        _invalid(f"The rows of tensor {name!r} do not divide into {quant} blocks of {block}.")
+        _invalid(f"The rows of tensor {shown(name)} do not divide into {quant} blocks of {block}.")
     return quant, elements // block * block_bytes
 
 
@@ -336,11 +336,11 @@ def _place(entries: list[TensorInfo], data_offset: int, file_size: int) -> dict[
     tensors: dict[str, TensorInfo] = {}
     for entry in entries:
         if entry.name in tensors:
-            _invalid(f"The tensor {entry.name!r} occurs twice.")
+            _invalid(f"The tensor {shown(entry.name)} occurs twice.")
         start = data_offset + entry.offset
         if start + entry.nbytes > file_size:
             _truncated(
-                f"The tensor {entry.name!r} ends at byte {start + entry.nbytes}, "
+                f"The tensor {shown(entry.name)} ends at byte {start + entry.nbytes}, "
                 f"but the file has only {file_size}."
             )
         tensors[entry.name] = TensorInfo(entry.name, entry.shape, entry.quant, start, entry.nbytes)
@@ -352,4 +352,4 @@ def _check_apart(tensors: list[TensorInfo]) -> None:
     tensors.sort(key=lambda tensor: tensor.offset)
     for before, after in pairwise(tensors):
         if before.offset + before.nbytes > after.offset:
-            _invalid(f"The tensors {before.name!r} and {after.name!r} overlap.")
+            _invalid(f"The tensors {shown(before.name)} and {shown(after.name)} overlap.")

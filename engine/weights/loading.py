@@ -8,6 +8,7 @@ next shard: its beginning is carried over in front of that shard.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -70,11 +71,16 @@ def shard_jobs(
 ) -> list[ShardJobs]:
     """Jobs for every shard, in order; all tensors are complete after the last one."""
     spans = sorted(_spans(gguf, weights), key=lambda s: s.info.offset)
-    result, start = [], 0
+    offsets = [span.info.offset for span in spans]
+    result, start, first = [], 0, 0
     for size in shard_sizes:
         end = start + size
-        jobs = [j for span in spans if (j := _job(span, start, end))]
-        cut = any(_cut(span, end) for span in spans)
+        # Tensors lie apart, so those of a shard stand together.
+        while first < len(spans) and offsets[first] + spans[first].info.nbytes <= start:
+            first += 1
+        inside = spans[first : bisect_left(offsets, end)]
+        jobs = [j for span in inside if (j := _job(span, start, end))]
+        cut = any(_cut(span, end) for span in inside)
         result.append(ShardJobs(tuple(jobs), cut))
         start = end
     return result

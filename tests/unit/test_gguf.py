@@ -199,6 +199,12 @@ def test_broken_headers_are_invalid(name: str) -> None:
     assert code(INVALID[name] + bytes(4096)) == "gguf.invalid"
 
 
+def test_long_names_are_cut_in_messages() -> None:
+    with pytest.raises(OctavoError, match="unknown value type 77") as caught:
+        read(header([("\0" * 1024, 77, b"")]))
+    assert len(caught.value.message) < 500
+
+
 LIES = {
     "tensor count": header(counts=(HUGE, None)),
     "pair count": header(counts=(None, HUGE)),
