@@ -20,12 +20,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import OctavoError
 
-CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 MAX_TEMPLATE = 1 << 18  # characters
 MAX_OUTPUT = 1 << 24  # characters
 MAX_REPEATED = 1 << 16  # elements that * may make
@@ -39,10 +33,10 @@ _WIDE_FORMAT = re.compile(r"\d{4}|\*|\{[^}]*\{")
 
 
 class ChatTemplate:
-    """A compiled chat template; ``source`` None means ChatML, which most models know."""
+    """A compiled chat template."""
 
-    def __init__(self, source: str | None, bos: str, eos: str) -> None:
-        self._source = CHATML if source is None else source
+    def __init__(self, source: str, bos: str, eos: str) -> None:
+        self._source = source
         self._environment = _Environment()
         self._specials = {"bos_token": bos, "eos_token": eos}
         try:

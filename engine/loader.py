@@ -31,6 +31,7 @@ from engine.ops.attention import KV_BLOCK, KVLayout
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Plan, Traits, Weight
 from engine.prompt import Prompts
+from engine.templates import fallback
 from engine.tokenizer import Encoder
 from engine.tokenizer.decoder import token_bytes
 from engine.tokenizer.spec import (
@@ -203,8 +204,9 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         special = special_ids(gguf.metadata)
         tokens: list[str] = gguf.metadata["tokenizer.ggml.tokens"]
         bos = tokens[special.bos] if special.bos is not None else ""
-        eos = tokens[min(special.eos)] if special.eos else ""
-        template = ChatTemplate(gguf.metadata.get("tokenizer.chat_template"), bos, eos)
+        eos = tokens[special.named_eos] if special.named_eos is not None else ""
+        source = gguf.metadata.get("tokenizer.chat_template") or fallback(tokens)
+        template = ChatTemplate(source, bos, eos)
         controls, markup = control_texts(gguf.metadata), markup_texts(gguf.metadata)
         return LoadedModel(
             name=manifest.name or model.config.name,

@@ -23,7 +23,7 @@ LAYERS = [
     ["session", "turns", "sampling", "grammar"],
     ["prompt", "kv"],
     ["chat", "reasoning"],
-    ["stops"],
+    ["stops", "templates"],
     ["models"],
     ["backends"],
     ["ops"],

@@ -28,13 +28,15 @@ class SpecialTokens:
 
     ``bos`` begins a text, or is None; any of ``eos`` ends an answer; ``add_bos`` says that a
     prompt which does not begin with ``bos`` yet should; ``space_prefix`` that the tokenizer puts
-    a space before a text, unless that begins with ``pieces.CONTINUES``.
+    a space before a text, unless that begins with ``pieces.CONTINUES``. ``named_eos`` is the one
+    that templates know as ``eos_token``, or None.
     """
 
     bos: int | None
     eos: frozenset[int]
     add_bos: bool
     space_prefix: bool = False
+    named_eos: int | None = None
 
 
 def tokenizer_json(metadata: dict[str, Any]) -> str:
@@ -110,7 +112,7 @@ def special_ids(metadata: dict[str, Any]) -> SpecialTokens:
     """The special token ids; raises gguf.invalid when one is outside the vocabulary."""
     vocabulary = read_vocabulary(metadata)
     size = len(vocabulary.tokens)
-    found = (_token_id(metadata, key, size) for key in END_KEYS)
+    found = [_token_id(metadata, key, size) for key in END_KEYS]
     named = {index for index in found if index is not None}
     marked = {
         index for index in vocabulary.of_type(CONTROL) if vocabulary.tokens[index] in END_TOKENS
@@ -119,7 +121,8 @@ def special_ids(metadata: dict[str, Any]) -> SpecialTokens:
     default = vocabulary.is_pieces or family_of(metadata).add_bos
     add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", default)) and bos is not None
     ends = frozenset(named | marked)
-    return SpecialTokens(bos, ends, add_bos, pieces.has_space_prefix(metadata))
+    name = found[0] if found[0] is not None else min(ends, default=None)
+    return SpecialTokens(bos, ends, add_bos, pieces.has_space_prefix(metadata), name)
 
 
 def _added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:

@@ -417,6 +417,51 @@ def test_special_tokens_by_metadata(
     assert (special.bos, special.eos, special.add_bos) == (bos, eos, add_bos)
 
 
+def with_tokens(metadata: Metadata, texts: dict[str, int]) -> tuple[Metadata, list[int]]:
+    """The metadata with more tokens, of these types; and their ids."""
+    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    more = {
+        "tokenizer.ggml.tokens": [*tokens, *texts],
+        "tokenizer.ggml.token_type": [*types, *texts.values()],
+    }
+    return metadata | more, list(range(len(tokens), len(tokens) + len(texts)))
+
+
+# Kind; the tokens that end an answer, that called eos first; the one that begins a text.
+ENDS = {
+    "Llama 3": ("llama-bpe", ["<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"], "<|begin_of_text|>"),
+    "Qwen": ("qwen2", ["<|im_end|>", "<|endoftext|>"], None),
+    "R1-Distill-Qwen": ("deepseek-r1-qwen", ["<｜end▁of▁sentence｜>"], "<｜begin▁of▁sentence｜>"),
+    "R1-Distill-Llama": ("llama-bpe", ["<｜end▁of▁sentence｜>"], "<｜begin▁of▁sentence｜>"),
+    "Phi-3": ("smaug-bpe", ["<|endoftext|>", "<|end|>", "</s>"], None),
+    "Phi-4-mini": ("gpt-4o", ["<|endoftext|>", "<|end|>"], None),
+    "Mistral Nemo": ("tekken", ["</s>"], "<s>"),
+    "Gemma": ("default", ["<eos>", "<end_of_turn>"], None),
+    "DeepSeek Coder": ("deepseek-coder", ["<|EOT|>"], None),
+}
+
+
+@pytest.mark.parametrize("family", ENDS)
+@pytest.mark.parametrize("type", [3, 4], ids=["control", "user-defined"])
+def test_what_ends_an_answer_by_family(family: str, type: int) -> None:
+    kind, ends, first = ENDS[family]
+    metadata = kind_metadata(kind)
+    ordinary = metadata["tokenizer.ggml.tokens"][3:]
+    metadata["tokenizer.ggml.tokens"] = ["<|pad|>", "<|a|>", "<|b|>", *ordinary]
+    texts = dict.fromkeys(ends, type) | ({first: 3} if first else {})
+    metadata, ids = with_tokens(metadata, texts)
+    metadata["tokenizer.ggml.eos_token_id"] = ids[0]
+    if first:
+        metadata["tokenizer.ggml.bos_token_id"] = ids[-1]
+    special = special_ids(metadata)
+    assert special.eos == set(ids[: len(ends)]) and special.named_eos == ids[0]
+    assert special.bos == (ids[-1] if first else None) and special.add_bos is bool(first)
+    assert set(control_texts(metadata)) >= set(texts)
+    encoder, table = open_native(tokenizer_json(metadata)), token_bytes(metadata)
+    for text, id in zip(texts, ids, strict=True):
+        assert encoder.ids(f"x{text}")[-1] == id and table[id] == b""
+
+
 def test_the_word_for_an_end_in_ordinary_tokens_ends_nothing() -> None:
     metadata = kind_metadata("smollm")
     metadata["tokenizer.ggml.token_type"] = [1] * len(metadata["tokenizer.ggml.tokens"])
