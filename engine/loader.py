@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from engine.backends.base import Device, persistent_tensors, pools_of, weights_of
 from engine.chat import ChatTemplate
-from engine.config import LoadConfig
+from engine.config import LoadConfig, recommended
 from engine.errors import OctavoError
 from engine.grammar import Grammar
 from engine.kv import BlockPool
@@ -121,6 +121,7 @@ class LoadedModel:
     file_bytes: int
     prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
     timings: list[Timing]  # of kernel variants, measured in this load
+    sampling: dict[str, float]  # what the file recommends, by the field of a request
 
     async def make_room(self, count: int) -> None:
         """Let the KV pools grow if ``count`` blocks are not free, as far as the budget goes. If the
@@ -226,6 +227,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             file_bytes=manifest.size,
             prefill_sample=sample,
             timings=timings,
+            sampling=recommended(gguf.metadata),
         )
     except BaseException:
         host.cancel_shards()

@@ -64,7 +64,8 @@
  *   {schema: object | boolean, name?: string, strict?: boolean}}} ResponseFormat strict (if absent):
  *   no other properties than the schema has
  *
- * @typedef {object} Sampling how tokens are drawn; neutral if absent: see engine/ops/choose.py
+ * @typedef {object} Sampling how tokens are drawn; if absent, as the model's file
+ *   recommends, else neutral: see engine/ops/choose.py
  * @property {number} [temperature] 0 (greedy) if absent
  * @property {number} [seed] 0 if absent
  * @property {number} [top_k]
@@ -143,6 +144,8 @@
  * @property {number} context tokens
  * @property {number} parameters
  * @property {number} bytes size of the file
+ * @property {Partial<Record<"temperature" | "top_k" | "top_p" | "min_p" | "repetition_penalty",
+ *   number>>} sampling what the file recommends: a `generate` that says nothing else has it
  *
  * @typedef {object} LoadResult
  * @property {DeviceInfo} device
