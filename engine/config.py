@@ -127,13 +127,15 @@ class GenerateConfig:
 @dataclass(frozen=True)
 class MeasureConfig:
     """What to measure: tokens of the prompt, of the context, decode steps, how to sample, and
-    whether the sequence has its KV blocks in random order and not one after the other."""
+    whether the sequence has its KV blocks in random order and not one after the other; and a text
+    to turn into tokens, if any."""
 
     prefill: int
     context: int
     steps: int
     sampling: GenerateConfig = GenerateConfig()
     scattered: bool = False
+    text: str = ""
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> MeasureConfig:
@@ -142,7 +144,8 @@ class MeasureConfig:
             _integer(message, name, 1, 1, 1 << 20) for name in ("prefill", "context", "steps")
         )
         scattered = bool(_switch(message, "scattered"))
-        return cls(prefill, context, steps, GenerateConfig.from_wire(message), scattered)
+        sampling, text = GenerateConfig.from_wire(message), _text(message, "text", "")
+        return cls(prefill, context, steps, sampling, scattered, text)
 
 
 def recommended(metadata: Mapping[str, Any]) -> dict[str, float]:

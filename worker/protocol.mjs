@@ -95,11 +95,12 @@
  * @typedef {{id: number, kind: "stop", target?: number}} StopRequest without target: whatever runs
  * @typedef {{id: number, kind: "reset" | "status" | "unload"}} PlainRequest
  *
- * @typedef {object} MeasureSizes all in tokens
+ * @typedef {object} MeasureSizes in tokens
  * @property {number} prefill length of the prompt to compute
  * @property {number} context where decoding starts
  * @property {number} steps tokens to decode
  * @property {boolean} [scattered] decode with the KV blocks in random order; in their own if absent
+ * @property {string} [text] to turn into tokens
  *
  * @typedef {MeasureSizes & Sampling & {id: number, kind: "measure"}} MeasureRequest
  * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | MeasureRequest} Request
@@ -197,6 +198,7 @@
  * @property {number} layers
  * @property {number} [skeleton_tokens_per_s] replays a second of the decode plan with idle kernels
  *   in place of all that are no matrix products
+ * @property {{tokens: number, ms: number}} [encoded] of the text, if there was one
  * @property {number} burst decode steps in a burst, at the end
  * @property {Record<string, number>} memory bytes by label
  * @property {Record<string, [string, number, number][]>} kernels of the prefill and decode plans:
