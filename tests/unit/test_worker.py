@@ -102,6 +102,22 @@ def test_a_file_recommends_how_to_sample(recommending: Path) -> None:
     asyncio.run(run())
 
 
+def test_templates_know_the_end_that_the_file_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_tiny, "TEMPLATE", "{{ eos_token }}{{ bos_token }}")
+    make_tiny.write_named("tiny", tmp_path / "model.gguf")
+
+    async def run() -> None:
+        client = Client(tmp_path / "model.gguf")
+        await client.ask("load")
+        model = client.worker._engine._ready.model  # type: ignore[union-attr]
+        assert model.special.eos == {0, 2}, "of which the file names the second"
+        assert (await model.prompts.encode(HELLO)).ids == [2, 1]
+
+    asyncio.run(run())
+
+
 def test_a_file_without_a_chat_template(recommending: Path) -> None:
     async def run() -> None:
         client = Client(recommending)
