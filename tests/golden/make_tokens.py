@@ -114,7 +114,13 @@ HOSTILE = [
     "    four\n   three\n  two\n one\n        eight  ",
     "  \n   leading\n\n\n   \n  trailing   \n\n   ",
 ]
-TEXTS += HOSTILE
+# What only one kind's pattern keeps together or cuts; tokens across it are learned, too.
+CASED_LETTERS = (
+    "\u0293\u02af\u0556\u10c5\u13fd\u1cbf\u1d9a\u1ffc\u2131\u2184\u2c7b\u2cf3\ua69b\ua78e"
+    "\uabbf\ufb17\uff5a"
+)
+RARE = "!\n/x;\n//y?\r\n/🙂  🙂   ۞  " + "".join(f"a{letter}" for letter in CASED_LETTERS)
+TEXTS += [*HOSTILE, RARE, "🙂  ", "۞   ", "a\u294b\ua7b0\u0294"]
 # Where SentencePiece's own ways show: control tokens, spaces beside them, the space's sign.
 PIECE_TEXTS = [
     "<s>[INST] Hello [/INST] Hi there</s>",
@@ -160,7 +166,9 @@ def learn_across_boundaries() -> tuple[list[str], list[str]]:
         show_progress=False,
     )
     # Lines of a few characters: whole texts would be learned as single tokens.
-    text = "".join(TEXTS) + make_tiny.TEXT + "12 345 67890 1 2 3 10 20 30 11 22 33\n\n" * 3
+    text = (
+        "".join(TEXTS) + make_tiny.TEXT + RARE * 9 + "12 345 67890 1 2 3 10 20 30 11 22 33\n\n" * 3
+    )
     tokenizer.train_from_iterator([text[i : i + 7] for i in range(0, len(text), 5)], trainer)
     vocabulary = tokenizer.get_vocab()
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
