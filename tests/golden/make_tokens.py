@@ -172,7 +172,18 @@ def learn_across_boundaries() -> tuple[list[str], list[str]]:
     tokenizer.train_from_iterator([text[i : i + 7] for i in range(0, len(text), 5)], trainer)
     vocabulary = tokenizer.get_vocab()
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
-    return sorted(vocabulary, key=vocabulary.__getitem__), [" ".join(pair) for pair in merges]
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    crossing = [f"a{letter}"[:2] for letter in CASED_LETTERS] + ["\U0001f642 ", "\u06de "]
+    first = []
+    for text in crossing:
+        word = alphabet.pre_tokenize_str(text)[0][0]
+        pair = [word[0], word[1]] if text[0] == "a" else [word[-2], word[-1]]
+        if pair not in first:
+            first.append(pair)
+    merges = [*first, *(pair for pair in merges if pair not in first)]
+    tokens += [token for token in map("".join, first) if token not in vocabulary]
+    return tokens, [" ".join(pair) for pair in merges]
 
 
 def is_known_to_differ(kind: str, text: str) -> bool:
