@@ -119,7 +119,7 @@ CASED_LETTERS = (
     "\u0293\u02af\u0556\u10c5\u13fd\u1cbf\u1d9a\u1ffc\u2131\u2184\u2c7b\u2cf3\ua69b\ua78e"
     "\uabbf\ufb17\uff5a"
 )
-RARE = "!\n/x;\n//y?\r\n/🙂  🙂   ۞  " + "".join(f"a{letter}" for letter in CASED_LETTERS)
+RARE = "!\n/x;\n//y?\r\n/🙂  🙂   ۞  " + "".join(f"{letter}\u0627" for letter in CASED_LETTERS)
 TEXTS += [*HOSTILE, RARE, "🙂  ", "۞   ", "a\u294b\ua7b0\u0294"]
 # Where SentencePiece's own ways show: control tokens, spaces beside them, the space's sign.
 PIECE_TEXTS = [
@@ -174,11 +174,12 @@ def learn_across_boundaries() -> tuple[list[str], list[str]]:
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    crossing = [f"a{letter}"[:2] for letter in CASED_LETTERS] + ["\U0001f642 ", "\u06de "]
+    crossing = [f"{letter}\u0627" for letter in CASED_LETTERS] + ["\U0001f642 ", "\u06de "]
     first = []
     for text in crossing:
         word = alphabet.pre_tokenize_str(text)[0][0]
-        pair = [word[0], word[1]] if text[0] == "a" else [word[-2], word[-1]]
+        at = len(alphabet.pre_tokenize_str(text[0])[0][0])
+        pair = [word[at - 1], word[at]]  # the bytes on both sides of the border
         if pair not in first:
             first.append(pair)
     merges = [*first, *(pair for pair in merges if pair not in first)]
