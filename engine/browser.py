@@ -16,7 +16,7 @@ from engine.config import LoadConfig
 from engine.errors import OctavoError, as_octavo_error
 from engine.grammar import Grammar, vocabulary_json
 from engine.shaders import fingerprint
-from engine.tokenizer import Encoder
+from engine.tokenizer import Encoder, valid
 
 NO_ADAPTER = "This browser offers no GPU adapter (WebGPU), so the CPU computes the answers."
 WRONG_NUMBERS = "This GPU failed a self-test, so the CPU computes the answers."
@@ -30,7 +30,8 @@ class _JsEncoder:
         self._tokenizer = tokenizer
 
     async def encode(self, text: str) -> list[int]:
-        return list((await self._tokenizer.encode(text)).to_py())
+        # As UTF-8: a long text takes Pyodide fifty times as long.
+        return list((await self._tokenizer.encode(valid(text).encode())).to_py())
 
     def close(self) -> None:
         self._tokenizer.dispose()
@@ -115,7 +116,7 @@ class BrowserHost:
 
     async def open_tokenizer(self, json_text: str) -> Encoder:
         """The Rust tokenizer in WebAssembly, in a worker of its own."""
-        return _JsEncoder(await self._js.openTokenizer(json_text))
+        return _JsEncoder(await self._js.openTokenizer(json_text.encode()))
 
     async def open_grammar(
         self, schema: str, strict: bool, table: list[bytes], ends: frozenset[int]

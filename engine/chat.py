@@ -16,21 +16,15 @@ from jinja2 import TemplateError
 from engine.errors import OctavoError
 from engine.sandbox import Sandbox
 
-CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 MAX_TEMPLATE = 1 << 18  # characters
 MAX_DATE = 100  # characters of a date's pattern
 
 
 class ChatTemplate:
-    """A compiled chat template; ``source`` None means ChatML, which most models know."""
+    """A compiled chat template."""
 
-    def __init__(self, source: str | None, bos: str, eos: str) -> None:
-        self._source = CHATML if source is None else source
+    def __init__(self, source: str, bos: str, eos: str) -> None:
+        self._source = source
         self._sandbox = Sandbox()
         self._sandbox.globals["raise_exception"] = _raise_exception
         self._sandbox.globals["strftime_now"] = _strftime_now

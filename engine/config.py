@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -21,6 +22,14 @@ MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP = 1024  # characters
 MAX_ID = 2**53 - 1  # JavaScript's largest whole number
+# What a GGUF file may recommend, by the field of a request that overrules it.
+RECOMMENDED = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
 
 
 @dataclass(frozen=True)
@@ -88,8 +97,12 @@ class GenerateConfig:
     top_logprobs: int = 0
 
     @classmethod
-    def from_wire(cls, message: Mapping[str, Any]) -> GenerateConfig:
-        """Check the fields of a ``generate`` request."""
+    def from_wire(
+        cls, message: Mapping[str, Any], defaults: Mapping[str, float] | None = None
+    ) -> GenerateConfig:
+        """Check the fields of a ``generate`` request; ``defaults`` for those that it leaves out."""
+        given = {field: value for field, value in message.items() if value is not None}
+        message = {**(defaults or {}), **given}
         schema, strict = _schema(message)
         return cls(
             schema=schema,
@@ -114,13 +127,15 @@ class GenerateConfig:
 @dataclass(frozen=True)
 class MeasureConfig:
     """What to measure: tokens of the prompt, of the context, decode steps, how to sample, and
-    whether the sequence has its KV blocks in random order and not one after the other."""
+    whether the sequence has its KV blocks in random order and not one after the other; and a text
+    to turn into tokens, if any."""
 
     prefill: int
     context: int
     steps: int
     sampling: GenerateConfig = GenerateConfig()
     scattered: bool = False
+    text: str = ""
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> MeasureConfig:
@@ -129,7 +144,21 @@ class MeasureConfig:
             _integer(message, name, 1, 1, 1 << 20) for name in ("prefill", "context", "steps")
         )
         scattered = bool(_switch(message, "scattered"))
-        return cls(prefill, context, steps, GenerateConfig.from_wire(message), scattered)
+        sampling, text = GenerateConfig.from_wire(message), _text(message, "text", "")
+        return cls(prefill, context, steps, sampling, scattered, text)
+
+
+def recommended(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """How the file of a model says that tokens should be drawn, by the field of a request; without
+    values that no request may have."""
+    found = {}
+    for field, key in RECOMMENDED.items():
+        value = metadata.get(key)
+        with suppress(OctavoError):
+            GenerateConfig.from_wire({field: value})
+            if value is not None:
+                found[field] = round(value, 6)  # files have f32
+    return found
 
 
 def check_handle(message: Mapping[str, Any]) -> int:

@@ -384,6 +384,11 @@ class Engine:
             self._ready.model.close()
         self._ready = None
 
+    @property
+    def sampling(self) -> dict[str, float]:
+        """What the loaded model's file recommends, by the field of a request."""
+        return self._ready.model.sampling if self._ready else {}
+
     def status(self) -> dict[str, Any]:
         """State, device, model and KV use, as it crosses to the page."""
         status: dict[str, Any] = {"state": self.state}
@@ -421,6 +426,7 @@ def describe(model: LoadedModel) -> dict[str, Any]:
             "context": model.context,
             "parameters": model.config.parameters,
             "bytes": model.file_bytes,
+            "sampling": dict(model.sampling),
         },
         "memory_bytes": sum(memory.values()),
         "memory": dict(memory),

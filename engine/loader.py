@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from engine.backends.base import Device, persistent_tensors, pools_of, weights_of
 from engine.chat import ChatTemplate
-from engine.config import LoadConfig
+from engine.config import LoadConfig, recommended
 from engine.grammar import Grammar
 from engine.header import Manifest, read_headers, read_manifest
 from engine.kv import BlockPool
@@ -30,6 +30,7 @@ from engine.ops.attention import KV_BLOCK, KVLayout
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Plan, Traits, Weight
 from engine.prompt import Prompts
+from engine.templates import fallback
 from engine.tokenizer import Encoder
 from engine.tokenizer.decoder import token_bytes
 from engine.tokenizer.spec import (
@@ -117,6 +118,7 @@ class LoadedModel:
     file_bytes: int
     prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
     timings: list[Timing]  # of kernel variants, measured in this load
+    sampling: dict[str, float]  # what the file recommends, by the field of a request
 
     async def make_room(self, count: int) -> None:
         """Let the KV pools grow if ``count`` blocks are not free, as far as the budget goes. If the
@@ -193,8 +195,9 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         special = special_ids(gguf.metadata)
         tokens: list[str] = gguf.metadata["tokenizer.ggml.tokens"]
         bos = tokens[special.bos] if special.bos is not None else ""
-        eos = tokens[min(special.eos)] if special.eos else ""
-        template = ChatTemplate(gguf.metadata.get("tokenizer.chat_template"), bos, eos)
+        eos = tokens[special.named_eos] if special.named_eos is not None else ""
+        source = gguf.metadata.get("tokenizer.chat_template") or fallback(tokens)
+        template = ChatTemplate(source, bos, eos)
         controls, markup = control_texts(gguf.metadata), markup_texts(gguf.metadata)
         return LoadedModel(
             name=manifest.name or model.config.name,
@@ -214,6 +217,7 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             file_bytes=manifest.size,
             prefill_sample=sample,
             timings=timings,
+            sampling=recommended(gguf.metadata),
         )
     except BaseException:
         host.cancel_shards()

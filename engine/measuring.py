@@ -76,7 +76,8 @@ class Bench:
     async def measure(self, sizes: MeasureConfig, stopped: Stopped) -> dict[str, Any]:
         """Prefill of ``sizes.prefill`` tokens, then ``sizes.steps`` decode steps at a context of
         ``sizes.context`` tokens whose KV cache holds anything; the decode plan's skeleton where
-        the device has dispatches. OctavoError request.invalid if that is more than the context."""
+        the device has dispatches; then ``sizes.text`` to tokens. OctavoError request.invalid if
+        there are more of them than the context holds, the text's aside."""
         model, device = self.model, self.model.device
         if max(sizes.prefill, sizes.context + sizes.steps) >= model.context:
             raise OctavoError("request.invalid", f"The context holds only {model.context} tokens.")
@@ -112,6 +113,10 @@ class Bench:
             plan = skeleton(model.plans[DECODE], model.plans[SAMPLE])
             await device.compile([plan], lambda *_: None)
             result["skeleton_tokens_per_s"] = await self._steps(SKELETON, burst, sizes.steps)
+        if sizes.text:
+            started = self.host.now()
+            ids = await model.encoder.encode(sizes.text)
+            result["encoded"] = {"tokens": len(ids), "ms": (self.host.now() - started) * 1e3}
         return result
 
     async def _run(

@@ -109,7 +109,7 @@ class Worker:
         }
 
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
-        config = GenerateConfig.from_wire(message)
+        config = GenerateConfig.from_wire(message, self._engine.sampling)
         if message.get("continues") is None:
             messages, tools = check_messages(message), check_tools(message)
             events = self._engine.generate(messages, config, key=id, tools=tools)

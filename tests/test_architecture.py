@@ -24,7 +24,7 @@ LAYERS = [
     ["prompt", "kv"],
     ["chat", "reasoning"],
     ["sandbox"],
-    ["stops"],
+    ["stops", "templates"],
     ["models"],
     ["backends"],
     ["ops"],

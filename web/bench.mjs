@@ -7,7 +7,7 @@
  * the button); `report` (1: start, and POST progress, result and an end mark to `/log`).
  *
  * Only in the folder that `build.py bench --peers` makes: `engine` (`octavo`, `wllama`,
- * `transformers` or `onnxruntime`; without it `octavo`); `compare` (1: measure Octavo as its peers
+ * `transformers`, `onnxruntime` or `tokenizers`; without it `octavo`); `compare` (1: measure Octavo as its peers
  * are, too); `threads` and `graph` for the peers that have a choice.
  *
  * The result is shown as a table and left in `window.benchResult`.
@@ -15,6 +15,7 @@
 
 import { measurePaging, measurePool } from "./bench_kv.mjs";
 import { measureContinue, measureStops } from "./bench_stops.mjs";
+import { encode, makeText, measureTokenizer } from "./bench_text.mjs";
 import { Octavo } from "./client.mjs";
 import {
   add, address, byId, median, post, reports, rows, say, secondsSince, spread,
@@ -104,6 +105,7 @@ async function measureAll() {
 
   loadRows("cold", cold);
   loadRows("cached", cached);
+  await measureTokenizer(client);
   await measureFirstTokens(client);
   await measureSpeed(client, sizes);
   await measurePaging(client, {
@@ -158,7 +160,7 @@ async function measurePeer(name) {
   byId("device").textContent = `${peer.name} on ${peer.device}`;
   add("load", "load", seconds, "s", peer.note);
   const quick = compareQuickly(peer.onCpu || await isSlow());
-  await measureEngine(peer, { quick, say, add });
+  await measureEngine(peer, { quick, say, add, makeText });
   return {
     date: new Date().toISOString(),
     user_agent: navigator.userAgent,
@@ -177,10 +179,10 @@ async function compareOctavo({ client, result }, seconds) {
   const { measureEngine } = await import("./peers/compare.mjs");
   const { wrap } = await import("./peers/octavo.mjs");
   const own = rows.length;
-  const octavo = await wrap(client, result);
+  const octavo = await wrap(client, result, encode);
   add("load", "load, as the peers’", seconds, "s");
   const quick = compareQuickly(octavo.onCpu || result.device.software);
-  await measureEngine(octavo, { quick, say, add });
+  await measureEngine(octavo, { quick, say, add, makeText });
   const { name, device, note } = octavo;
   return { name, device, note, quick, rows: rows.splice(own) };
 }

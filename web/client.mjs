@@ -53,7 +53,9 @@
  *   for them; the model's calls come as the text that it writes
  * @property {number} [continues] `octavo.handle` of an answer that was stopped or ended by its
  *   length: it goes on exactly where it ended
- * @property {number} [temperature] 0 if absent: always the likeliest token
+ * @property {number} [temperature] 0: always the likeliest token. What is absent of this, `top_k`,
+ *   `top_p`, `min_p` and `repetition_penalty` is as the model's file recommends (`sampling` of the
+ *   loaded `model`), else 0 or neutral
  * @property {number} [max_tokens]
  * @property {number} [max_completion_tokens] the newer name of max_tokens
  * @property {number} [seed]

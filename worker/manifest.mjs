@@ -179,11 +179,7 @@ function isShard(shard, mayLackHashes) {
     Number.isSafeInteger(shard.size) &&
     shard.size > 0 &&
     shard.size < 2 ** 31 &&
-<<<<<<< HEAD
     (isSha256(shard.sha256) || (mayLackHashes && shard.sha256 === null))
-=======
-    isSha256(shard.sha256)
->>>>>>> fuzz
   );
 }
 

@@ -73,7 +73,8 @@
  *   {schema: object | boolean, name?: string, strict?: boolean}}} ResponseFormat strict (if absent):
  *   no other properties than the schema has
  *
- * @typedef {object} Sampling how tokens are drawn; neutral if absent: see engine/ops/choose.py
+ * @typedef {object} Sampling how tokens are drawn; if absent, as the model's file
+ *   recommends, else neutral: see engine/ops/choose.py
  * @property {number} [temperature] 0 (greedy) if absent
  * @property {number} [seed] 0 if absent
  * @property {number} [top_k]
@@ -103,11 +104,12 @@
  * @typedef {{id: number, kind: "stop", target?: number}} StopRequest without target: whatever runs
  * @typedef {{id: number, kind: "reset" | "status" | "unload"}} PlainRequest
  *
- * @typedef {object} MeasureSizes all in tokens
+ * @typedef {object} MeasureSizes in tokens
  * @property {number} prefill length of the prompt to compute
  * @property {number} context where decoding starts
  * @property {number} steps tokens to decode
  * @property {boolean} [scattered] decode with the KV blocks in random order; in their own if absent
+ * @property {string} [text] to turn into tokens
  *
  * @typedef {{id: number, kind: "pause" | "resume" | "models"} | {id: number, kind: "remove",
  *   model: string}} ShardRequest `model` is that of a load, or the id of a ListedModel
@@ -156,6 +158,8 @@
  * @property {number} context tokens
  * @property {number} parameters
  * @property {number} bytes size of the file
+ * @property {Partial<Record<"temperature" | "top_k" | "top_p" | "min_p" | "repetition_penalty",
+ *   number>>} sampling what the file recommends: a `generate` that says nothing else has it
  *
  * @typedef {object} LoadResult
  * @property {DeviceInfo} device
@@ -207,6 +211,7 @@
  * @property {number} layers
  * @property {number} [skeleton_tokens_per_s] replays a second of the decode plan with idle kernels
  *   in place of all that are no matrix products
+ * @property {{tokens: number, ms: number}} [encoded] of the text, if there was one
  * @property {number} burst decode steps in a burst, at the end
  * @property {Record<string, number>} memory bytes by label
  * @property {Record<string, [string, number, number][]>} kernels of the prefill and decode plans:

@@ -24,7 +24,8 @@ import { ShardError } from "./transfer.mjs";
  * @typedef {import("./protocol.mjs").ShardRequest} ShardRequest
  * @typedef {Exclude<Request, LoadRequest | ShardRequest> | NamedLoad} EngineRequest
  * @typedef {(json: string, id: number) => void} Entry
- * @typedef {{encode(text: string): Promise<Int32Array>, dispose(): void}} Encoder
+ * @typedef {{encode(text: PyBytes): Promise<Int32Array>, dispose(): void}} Encoder
+ * @typedef {{getBuffer(type: "u8"): {data: Uint8Array<ArrayBuffer>, release(): void}}} PyBytes
  */
 
 const PYODIDE_URL = new URL("../pyodide/", import.meta.url).href;
@@ -360,22 +361,36 @@ function memoryUrl(key) {
 }
 
 /**
- * @param {string} jsonText a tokenizer.json
+ * @param {PyBytes} json a tokenizer.json
  * @returns {Promise<Encoder>}
  */
-async function openTokenizer(jsonText) {
+async function openTokenizer(json) {
   const remote = new Remote(TOKENIZER_URL);
   try {
-    await remote.ask({ json: jsonText });
+    await remote.ask({ json: copied(json) });
   } catch (error) {
     remote.close();
     throw error;
   }
   const free = () => remote.close();
   /** @type {Encoder} */
-  const encoder = { encode: (text) => remote.ask({ text }), dispose: free };
+  const encoder = { encode: (text) => remote.ask({ text: copied(text) }), dispose: free };
   forgotten.register(encoder, free);
   return encoder;
+}
+
+/**
+ * Python's bytes, out of its memory.
+ *
+ * @param {PyBytes} bytes
+ */
+function copied(bytes) {
+  const buffer = bytes.getBuffer("u8");
+  try {
+    return buffer.data.slice();
+  } finally {
+    buffer.release();
+  }
 }
 
 /** @param {unknown} error */

@@ -94,6 +94,7 @@ AIMS = (
     # twice what wllama does with one thread, and more than with two
     Aim("decode_64_tokens_per_s", 12, True, ("cpu",), SMALL),
     Aim("prefill_512_tokens_per_s", 19, True, ("cpu",), SMALL),
+    Aim("tokenizer_tokens_per_s", 64_000, True),
     Aim("ttft_first_to_second", 1.1, False),
     # two bursts of 20 ms are in flight; a prefill chunk takes 50 ms
     Aim("stop_decode_ms", 60, False, ("gpu", "cpu")),

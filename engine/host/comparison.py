@@ -42,6 +42,7 @@ class Entry:
     error: str = ""
 
 
+TOKENIZERS = Job({"engine": "tokenizers"})
 # On the CPU the builds of onnxruntime-web lack the operator of the embedding's four bits.
 JOBS = {
     "gpu": (
@@ -49,10 +50,12 @@ JOBS = {
         Job({"engine": "transformers"}),
         Job({"engine": "onnxruntime", "graph": "model_q4.onnx"}),
         Job({"engine": "onnxruntime", "graph": "model_q4a0.onnx"}),
+        TOKENIZERS,
     ),
     "cpu": (
         Job({"engine": "wllama", "threads": "1"}),
         Job({"engine": "wllama", "threads": "2"}),
+        TOKENIZERS,
     ),
 }
 # Units of the rows; of all others more is better.

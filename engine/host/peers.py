@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from engine.host import assemble, npm, pip
 from engine.host.errors import HostError
 from engine.host.paths import CACHE, DIST, LOCK_TEST, ROOT
 from engine.host.process import run
+from engine.tokenizer.spec import tokenizer_json
+from engine.weights.gguf import read_header
 
 SOURCE = ROOT / "tests" / "bench" / "peers"
 SITE = CACHE / "peers"
@@ -21,6 +24,7 @@ _ORT_OF_TRANSFORMERS = "@huggingface/transformers/node_modules/onnxruntime-web/d
 LIBRARIES = {
     "wllama/index.js": "@wllama/wllama/esm/index.js",
     "wllama/wllama.wasm": "@wllama/wllama/esm/wasm/wllama.wasm",
+    "tokenizers/tokenizers.min.mjs": "@huggingface/tokenizers/dist/tokenizers.min.mjs",
     "transformers/transformers.min.js": "@huggingface/transformers/dist/transformers.min.js",
     **{
         f"transformers/ort-wasm-simd-threaded.asyncify.{kind}": (
@@ -69,7 +73,16 @@ def write(folder: Path) -> None:
     for adapter in SOURCE.glob("*.mjs"):
         _copy(adapter, folder / PLACE / adapter.name)
     for manifest in (folder / assemble.MODELS).glob("*/manifest.json"):
+        _make_tokenizer(manifest)
         _make_onnx(manifest)
+
+
+def _make_tokenizer(manifest: Path) -> None:
+    """The tokenizer.json that Octavo makes of the model's vocabulary, beside its shards."""
+    facts = json.loads(manifest.read_text())
+    head = (manifest.parent / facts["shards"][0]["name"]).read_bytes()
+    metadata = read_header(head, facts["size"]).metadata
+    (manifest.parent / "tokenizer.json").write_text(tokenizer_json(metadata), encoding="utf-8")
 
 
 def _make_onnx(manifest: Path) -> None:

@@ -9,6 +9,12 @@ from __future__ import annotations
 from typing import Protocol
 
 
+def valid(text: str) -> str:
+    """The text with U+FFFD for lone surrogates, as in JavaScript: they can arrive in a JSON
+    message, but are no text."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class Encoder(Protocol):
     """Turns text into token ids."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.errors import OctavoError
+from engine.tokenizer import valid
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -18,9 +19,7 @@ class _NativeEncoder:
         return self.ids(text)
 
     def ids(self, text: str) -> list[int]:
-        # A lone surrogate can arrive in a JSON message, but is no text: JavaScript replaces it too.
-        valid = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        ids: list[int] = self._tokenizer.encode(valid, add_special_tokens=False).ids
+        ids: list[int] = self._tokenizer.encode(valid(text), add_special_tokens=False).ids
         return ids
 
     def close(self) -> None:

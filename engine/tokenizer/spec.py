@@ -1,8 +1,4 @@
-"""GGUF metadata -> the ``tokenizer.json`` that the Rust tokenizers read, and special token ids.
-
-The splitting patterns are those that the model families publish in their tokenizer files, and
-that llama.cpp names by ``tokenizer.ggml.pre``.
-"""
+"""GGUF metadata -> the ``tokenizer.json`` that the Rust tokenizers read, and special token ids."""
 
 from __future__ import annotations
 
@@ -12,8 +8,10 @@ from typing import Any
 
 from engine.errors import OctavoError, shown
 from engine.tokenizer import pieces
+from engine.tokenizer.families import byte_level, family_of
 from engine.tokenizer.vocabulary import (
     CONTROL,
+    END_TOKENS,
     UNKNOWN,
     USER_DEFINED,
     Vocabulary,
@@ -21,24 +19,7 @@ from engine.tokenizer.vocabulary import (
     string_list,
 )
 
-# Tokens that end a turn in some family, although the metadata may name another as the end.
-END_TOKENS = (
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|endoftext|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<｜end▁of▁sentence｜>",
-)
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
-
-_LLAMA3_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2_PATTERN = _LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,61 +28,15 @@ class SpecialTokens:
 
     ``bos`` begins a text, or is None; any of ``eos`` ends an answer; ``add_bos`` says that a
     prompt which does not begin with ``bos`` yet should; ``space_prefix`` that the tokenizer puts
-    a space before a text, unless that begins with ``pieces.CONTINUES``.
+    a space before a text, unless that begins with ``pieces.CONTINUES``. ``named_eos`` is the one
+    that templates know as ``eos_token``, or None.
     """
 
     bos: int | None
     eos: frozenset[int]
     add_bos: bool
     space_prefix: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """What a ``tokenizer.ggml.pre`` kind stands for."""
-
-    steps: tuple[dict[str, Any], ...]
-    normalizer: dict[str, Any] | None = None
-    ignore_merges: bool = False
-    add_bos: bool = False
-
-
-def _byte_level(use_regex: bool) -> dict[str, Any]:
-    """The step into the byte alphabet; ``use_regex`` splits by GPT-2's pattern before it."""
-    return {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": use_regex,
-    }
-
-
-def _split(pattern: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-
-
-_DIGITS = {"type": "Digits", "individual_digits": True}
-_NFC = {"type": "NFC"}
-_GPT2 = _Family((_byte_level(True),))
-_LLAMA3 = _Family((_split(_LLAMA3_PATTERN), _byte_level(False)), ignore_merges=True, add_bos=True)
-_DEEPSEEK_CODER = (
-    *map(_split, (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u0800-\u9fa5\uac00-\ud7ff]+")),
-    _DIGITS,
-    _byte_level(False),
-)
-_QWEN2 = (_split(_QWEN2_PATTERN), _byte_level(False))
-FAMILIES: dict[str, _Family] = {
-    "gpt-2": _GPT2,
-    "default": _GPT2,
-    "smollm": _Family((_DIGITS, _byte_level(True))),
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "falcon3": _LLAMA3,
-    "qwen2": _Family(_QWEN2, normalizer=_NFC),
-    "deepseek-r1-qwen": _Family(_QWEN2, add_bos=True),
-    "deepseek-coder": _Family(_DEEPSEEK_CODER),
-}
+    named_eos: int | None = None
 
 
 def tokenizer_json(metadata: dict[str, Any]) -> str:
@@ -124,13 +59,13 @@ def tokenizer_json(metadata: dict[str, Any]) -> str:
 
 def _of_bytes(metadata: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     """What is peculiar to byte-level BPE."""
-    family = _family(metadata)
+    family = family_of(metadata)
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
     own = {"ignore_merges": family.ignore_merges, "merges": _merges(metadata, ids)}
     return {
         "normalizer": family.normalizer,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(family.steps)},
-        "decoder": _byte_level(True),
+        "decoder": byte_level(True),
         "model": {**_bpe(ids), **own},
     }
 
@@ -177,28 +112,17 @@ def special_ids(metadata: dict[str, Any]) -> SpecialTokens:
     """The special token ids; raises gguf.invalid when one is outside the vocabulary."""
     vocabulary = read_vocabulary(metadata)
     size = len(vocabulary.tokens)
-    found = (_token_id(metadata, key, size) for key in END_KEYS)
+    found = [_token_id(metadata, key, size) for key in END_KEYS]
     named = {index for index in found if index is not None}
     marked = {
         index for index in vocabulary.of_type(CONTROL) if vocabulary.tokens[index] in END_TOKENS
     }
     bos = _token_id(metadata, "bos_token_id", size)
-    default = vocabulary.is_pieces or _family(metadata).add_bos
+    default = vocabulary.is_pieces or family_of(metadata).add_bos
     add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", default)) and bos is not None
     ends = frozenset(named | marked)
-    return SpecialTokens(bos, ends, add_bos, pieces.has_space_prefix(metadata))
-
-
-def _family(metadata: dict[str, Any]) -> _Family:
-    kind = metadata.get("tokenizer.ggml.pre", "default")
-    family = FAMILIES.get(kind) if isinstance(kind, str) else None
-    if family is None:
-        raise OctavoError(
-            "tokenizer.unsupported",
-            f"The pre-tokenizer {shown(kind)} is not supported.",
-            "Known ones: " + ", ".join(FAMILIES) + ".",
-        )
-    return family
+    name = found[0] if found[0] is not None else min(ends, default=None)
+    return SpecialTokens(bos, ends, add_bos, pieces.has_space_prefix(metadata), name)
 
 
 def _added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:

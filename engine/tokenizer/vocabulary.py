@@ -13,6 +13,25 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 MAX_TOKEN = 1024  # characters
 MAX_SPECIAL = 1 << 14  # tokens that are found in a text before it is split
 MAX_SPECIAL_TEXT = 1 << 18  # characters of them
+# Texts of control tokens that end a turn in some family, although the metadata may name another.
+END_TOKENS = frozenset(
+    {
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end_of_text|>",
+        "<|endoftext|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<eos>",
+        "</s>",
+        "<EOT>",
+        "\u2581<EOT>",
+        "<|EOT|>",
+        "<end_of_utterance>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    }
+)
 # Around what a reasoning model writes before its answer.
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
@@ -35,7 +54,8 @@ class Vocabulary:
 
 
 def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
-    """The vocabulary of a BPE model, byte-level or SentencePiece's.
+    """The vocabulary of a BPE model, byte-level or SentencePiece's. A user-defined token that is
+    one of END_TOKENS is a control token: many fine-tuned models' files name it so.
 
     Raises tokenizer.unsupported for another tokenizer model and gguf.invalid for bad lists.
     """
@@ -50,7 +70,10 @@ def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
     types = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
     if not isinstance(types, list) or len(types) != len(tokens) or type(types[0]) is not int:
         raise OctavoError("gguf.invalid", "There is not exactly one token type for each token.")
-    vocabulary = Vocabulary(tokens, types, model == "llama")
+    vocabulary = Vocabulary(tokens, list(types), model == "llama")
+    for index in vocabulary.of_type(USER_DEFINED):
+        if tokens[index] in END_TOKENS:
+            vocabulary.types[index] = CONTROL
     _check_lengths(vocabulary)
     return vocabulary
 

@@ -8,6 +8,7 @@ import pytest
 
 from engine.chat import ChatTemplate
 from engine.errors import OctavoError
+from engine.templates import CHATML
 
 USER = [{"role": "user", "content": "Hi there"}]
 TURNS = [
@@ -25,17 +26,17 @@ You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
 ' }}{% endif %}"""
 
 
-def render(source: str | None, messages: list[dict[str, str]] = USER, prompt: bool = True) -> str:
+def render(source: str, messages: list[dict[str, str]] = USER, prompt: bool = True) -> str:
     return ChatTemplate(source, "<s>", "</s>").render(messages, add_generation_prompt=prompt)
 
 
-def test_without_a_template_chatml_is_used() -> None:
-    assert render(None) == "<|im_start|>user\nHi there<|im_end|>\n<|im_start|>assistant\n"
-    assert render(None, prompt=False) == "<|im_start|>user\nHi there<|im_end|>\n"
+def test_chatml() -> None:
+    assert render(CHATML) == "<|im_start|>user\nHi there<|im_end|>\n<|im_start|>assistant\n"
+    assert render(CHATML, prompt=False) == "<|im_start|>user\nHi there<|im_end|>\n"
 
 
 def test_content_is_text_and_not_a_template() -> None:
-    assert render(None, TURNS, prompt=False) == (
+    assert render(CHATML, TURNS, prompt=False) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
         "<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\nBye {{ 7 * 6 }}<|im_end|>\n"
     )
@@ -43,8 +44,8 @@ def test_content_is_text_and_not_a_template() -> None:
 
 def test_smollm2_puts_its_own_system_message_first() -> None:
     system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-    assert render(SMOLLM2) == f"<|im_start|>system\n{system}<|im_end|>\n" + render(None)
-    assert render(SMOLLM2, TURNS) == render(None, TURNS)
+    assert render(SMOLLM2) == f"<|im_start|>system\n{system}<|im_end|>\n" + render(CHATML)
+    assert render(SMOLLM2, TURNS) == render(CHATML, TURNS)
 
 
 def test_nothing_is_escaped_for_html() -> None:

@@ -526,6 +526,9 @@ def test_measure() -> None:
         engine = await loaded()
         speed = await engine.measure(MeasureConfig(40, 100, 5))
         assert speed["prefill_tokens_per_s"] > 0 < speed["decode_tokens_per_s"]
+        assert "encoded" not in speed
+        encoded = (await engine.measure(MeasureConfig(4, 9, 1, text="1 2 3")))["encoded"]
+        assert encoded["tokens"] == 5 and encoded["ms"] > 0
         assert speed["dispatches_per_token"] == 6 * 3 + 4
         assert (await chat(engine, CHAT, max_tokens=9)).ids == golden("tiny")["prompts"][1]["ids"][
             :9

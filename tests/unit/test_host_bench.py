@@ -82,7 +82,7 @@ def test_parameters_are_name_and_value() -> None:
         bench._parameters(["quick"])
 
 
-PAGES = ("bench.mjs", "bench_kv.mjs", "bench_stops.mjs")
+PAGES = ("bench.mjs", "bench_kv.mjs", "bench_stops.mjs", "bench_text.mjs")
 
 
 def test_every_aim_names_a_row_that_the_page_makes() -> None:

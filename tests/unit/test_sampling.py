@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.answer import Answer
-from engine.config import GenerateConfig
+from engine.config import GenerateConfig, recommended
 from engine.engine import Engine
 from engine.errors import OctavoError
 from tests.unit.test_engine import CHAT, chat, complete, loaded
@@ -163,3 +163,21 @@ def test_what_is_not_asked_for_is_neutral() -> None:
     empty = dict.fromkeys(("top_k", "top_p", "min_p", "logit_bias", "logprobs", "top_logprobs"))
     assert GenerateConfig.from_wire(empty) == GenerateConfig()
     assert GenerateConfig.from_wire({"temperature": 1e-4}).temperature == 0
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [
+        ({}, {}),
+        ({"general.sampling.temp": 0.6000000238418579}, {"temperature": 0.6}),
+        ({"general.sampling.temp": 0.0}, {"temperature": 0}),
+        ({"general.sampling.top_k": 64, "general.sampling.top_p": 1.0}, {"top_k": 64, "top_p": 1}),
+        ({"general.sampling.penalty_repeat": 1.05}, {"repetition_penalty": 1.05}),
+        ({"general.sampling.min_p": 0.05, "general.sampling.mirostat": 2}, {"min_p": 0.05}),
+        ({"general.sampling.temp": math.nan, "general.sampling.top_k": -1}, {}),
+        ({"general.sampling.temp": "hot", "general.sampling.top_p": [0.5]}, {}),
+        ({"general.sampling.temp": True, "general.sampling.min_p": math.inf}, {}),
+    ],
+)
+def test_what_a_file_recommends(metadata: dict[str, Any], found: dict[str, float]) -> None:
+    assert recommended(metadata) == found

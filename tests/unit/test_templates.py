@@ -209,6 +209,19 @@ TEXTS = {
         "<|start_header_id|>assistant<|end_header_id|>\n\n"
     ),
     ("mistral", "system"): ("<s>[INST] Hi[/INST] Hello.</s>[INST] Be brief.\n\nBye[/INST]"),
+    ("mistral_nemo", "system"): "<s>[INST]Hi[/INST]Hello.</s>[INST]Be brief.\n\nBye[/INST]",
+    ("phi3_5", "system"): (
+        "<|system|>\nBe brief.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\nHello.<|end|>\n"
+        "<|user|>\nBye<|end|>\n<|assistant|>\n"
+    ),
+    ("phi4_mini", "system"): (
+        "<|system|>Be brief.<|end|><|user|>Hi<|end|><|assistant|>Hello.<|end|>"
+        "<|user|>Bye<|end|><|assistant|>"
+    ),
+    ("zephyr", "system"): (
+        "<|system|>\nBe brief.</s>\n<|user|>\nHi</s>\n<|assistant|>\nHello.</s>\n"
+        "<|user|>\nBye</s>\n<|assistant|>\n"
+    ),
     ("qwen2_5", "called"): (
         "<|im_start|>system\nYou are Qwen.<|im_end|>\n<|im_start|>user\nWeather?<|im_end|>\n"
         '<|im_start|>assistant\n<tool_call>\n{"name": "weather", "arguments": '

@@ -19,9 +19,10 @@ from engine.chat import ChatTemplate
 from engine.errors import OctavoError
 from engine.prompt import Prompts
 from engine.tokenizer.decoder import StreamDecoder, token_bytes
+from engine.tokenizer.families import FAMILIES
 from engine.tokenizer.native import open_native
 from engine.tokenizer.pieces import CONTINUES
-from engine.tokenizer.spec import FAMILIES, control_texts, special_ids, tokenizer_json
+from engine.tokenizer.spec import control_texts, special_ids, tokenizer_json
 from engine.weights.gguf import read_header
 
 TESTS = Path(__file__).parents[1]
@@ -73,15 +74,57 @@ def test_smollm2_ids_equal_llama_cpp(smollm2: Metadata) -> None:
     assert len(rows) > 30 and mistakes(smollm2, rows) == []
 
 
+def kind_rows(kind: str) -> Rows:
+    """Texts with the ids in which the implementations that know the kind agree."""
+    document = golden("tokens_kinds.json")
+    rows = zip(document["texts"], document["kinds"][kind], strict=True)
+    return [(text, ids) for text, ids in rows if ids is not None]
+
+
+RECORDED = list(golden("tokens_kinds.json")["kinds"])
+
+
 @pytest.mark.golden
-@pytest.mark.parametrize("kind", list(golden("tokens_kinds.json")["kinds"]))
-def test_each_kind_splits_as_llama_cpp_does(kind: str) -> None:
-    kinds = golden("tokens_kinds.json")["kinds"]
-    assert mistakes(kind_metadata(kind), kinds[kind]) == []
-    # The texts tell the kinds apart: another kind's ids must not do.
-    for other in {"gpt-2", "smollm", "llama-bpe", "deepseek-r1-qwen", "deepseek-coder"} - {kind}:
-        same = {kind, other} == {"qwen2", "deepseek-r1-qwen"}
-        assert same or mistakes(kind_metadata(kind), kinds[other])
+@pytest.mark.parametrize("kind", RECORDED)
+def test_each_kind_splits_as_other_implementations_do(kind: str) -> None:
+    rows = kind_rows(kind)
+    assert len(rows) > 40 and mistakes(kind_metadata(kind), rows) == []
+
+
+# What these have of their own is a normalizer or first tokens, not the splitting.
+ALIKE = [
+    {"gpt-2", "olmo"},
+    {"smollm", "command-r"},
+    {"llama-bpe", "dbrx"},
+    {"qwen2", "megrez", "deepseek-r1-qwen"},
+]
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_the_texts_tell_the_kinds_apart(kind: str) -> None:
+    composed = [
+        (text, ids) for text, ids in kind_rows(kind) if unicodedata.is_normalized("NFC", text)
+    ]
+    for other in RECORDED:
+        alike = any({kind, other} <= group for group in ALIKE)
+        assert bool(mistakes(kind_metadata(other), composed)) != alike or kind == other, other
+
+
+@pytest.mark.golden
+def test_names_of_kinds_as_llama_cpp_has_them() -> None:
+    document = golden("tokens_kinds.json")
+    for kind, names in document["names"].items():
+        assert all(FAMILIES[name] == FAMILIES[kind] for name in names), kind
+    assert set(FAMILIES) == {name for names in document["names"].values() for name in names}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_first_token_by_default_as_llama_cpp_has_it(name: str) -> None:
+    metadata = kind_metadata(name) | {"tokenizer.ggml.bos_token_id": 1}
+    # Its model's own settings say so, llama.cpp leaves it to the file.
+    expected = name in golden("tokens_kinds.json")["add_bos"] or name == "deepseek-r1-qwen"
+    assert special_ids(metadata).add_bos is expected
 
 
 def piece_metadata(prefix: bool = True) -> Metadata:
@@ -198,9 +241,11 @@ def test_special_tokens_of_pieces() -> None:
     assert not special_ids(tiny()).space_prefix
 
 
-def test_qwen2_composes_characters_first() -> None:
-    encoder = open_native(tokenizer_json(kind_metadata("qwen2")))
-    assert encoder.ids("e\u0301") == encoder.ids("é")
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_some_kinds_compose_characters_first(kind: str) -> None:
+    encoder = open_native(tokenizer_json(kind_metadata(kind)))
+    composing = kind in ("qwen2", "stablelm2", "qwen35", "olmo", "command-r")
+    assert (encoder.ids("e\u0301") == encoder.ids("é")) is composing
 
 
 def test_whole_words_of_llama_3_need_no_merges() -> None:
@@ -243,7 +288,7 @@ def test_answers_decode_as_transformers_decodes_them(
 def test_text_survives_encoding_and_decoding() -> None:
     metadata = kind_metadata("smollm")
     encoder, table = open_native(tokenizer_json(metadata)), token_bytes(metadata)
-    for text, _ in golden("tokens_kinds.json")["kinds"]["smollm"]:
+    for text, _ in kind_rows("smollm"):
         if "<|im_" not in text and "<|endoftext|>" not in text:
             decoder = StreamDecoder(table)
             assert decoder.push(encoder.ids(text)) + decoder.flush() == text
@@ -257,7 +302,7 @@ HOSTILE = [
     "e\u0301a\u0308\u0323 Z\u0351\u036b\u0343\u036a\u0302 \u0915\u094d\u0937\u093f",
     "\u202eabc\u202c \ufeff\u0000\uffff\U0010ffff \ufffd",
 ]
-KINDS = sorted(FAMILIES)
+KINDS = RECORDED
 
 
 @cache
@@ -372,6 +417,51 @@ def test_special_tokens_by_metadata(
     assert (special.bos, special.eos, special.add_bos) == (bos, eos, add_bos)
 
 
+def with_tokens(metadata: Metadata, texts: dict[str, int]) -> tuple[Metadata, list[int]]:
+    """The metadata with more tokens, of these types; and their ids."""
+    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    more = {
+        "tokenizer.ggml.tokens": [*tokens, *texts],
+        "tokenizer.ggml.token_type": [*types, *texts.values()],
+    }
+    return metadata | more, list(range(len(tokens), len(tokens) + len(texts)))
+
+
+# Kind; the tokens that end an answer, that called eos first; the one that begins a text.
+ENDS = {
+    "Llama 3": ("llama-bpe", ["<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"], "<|begin_of_text|>"),
+    "Qwen": ("qwen2", ["<|im_end|>", "<|endoftext|>"], None),
+    "R1-Distill-Qwen": ("deepseek-r1-qwen", ["<｜end▁of▁sentence｜>"], "<｜begin▁of▁sentence｜>"),
+    "R1-Distill-Llama": ("llama-bpe", ["<｜end▁of▁sentence｜>"], "<｜begin▁of▁sentence｜>"),
+    "Phi-3": ("smaug-bpe", ["<|endoftext|>", "<|end|>", "</s>"], None),
+    "Phi-4-mini": ("gpt-4o", ["<|endoftext|>", "<|end|>"], None),
+    "Mistral Nemo": ("tekken", ["</s>"], "<s>"),
+    "Gemma": ("default", ["<eos>", "<end_of_turn>"], None),
+    "DeepSeek Coder": ("deepseek-coder", ["<|EOT|>"], None),
+}
+
+
+@pytest.mark.parametrize("family", ENDS)
+@pytest.mark.parametrize("type", [3, 4], ids=["control", "user-defined"])
+def test_what_ends_an_answer_by_family(family: str, type: int) -> None:
+    kind, ends, first = ENDS[family]
+    metadata = kind_metadata(kind)
+    ordinary = metadata["tokenizer.ggml.tokens"][3:]
+    metadata["tokenizer.ggml.tokens"] = ["<|pad|>", "<|a|>", "<|b|>", *ordinary]
+    texts = dict.fromkeys(ends, type) | ({first: 3} if first else {})
+    metadata, ids = with_tokens(metadata, texts)
+    metadata["tokenizer.ggml.eos_token_id"] = ids[0]
+    if first:
+        metadata["tokenizer.ggml.bos_token_id"] = ids[-1]
+    special = special_ids(metadata)
+    assert special.eos == set(ids[: len(ends)]) and special.named_eos == ids[0]
+    assert special.bos == (ids[-1] if first else None) and special.add_bos is bool(first)
+    assert set(control_texts(metadata)) >= set(texts)
+    encoder, table = open_native(tokenizer_json(metadata)), token_bytes(metadata)
+    for text, id in zip(texts, ids, strict=True):
+        assert encoder.ids(f"x{text}")[-1] == id and table[id] == b""
+
+
 def test_the_word_for_an_end_in_ordinary_tokens_ends_nothing() -> None:
     metadata = kind_metadata("smollm")
     metadata["tokenizer.ggml.token_type"] = [1] * len(metadata["tokenizer.ggml.tokens"])
@@ -417,15 +507,6 @@ def test_special_ids_outside_the_vocabulary_are_refused(value: Any) -> None:
 def test_an_unknown_kind_is_named() -> None:
     with pytest.raises(OctavoError, match="viking"):
         tokenizer_json(kind_metadata("viking"))
-
-
-def test_kinds_with_other_names() -> None:
-    for name in ("llama3", "llama-v3", "falcon3"):  # llama.cpp takes them for llama-bpe too
-        assert FAMILIES[name] is FAMILIES["llama-bpe"]
-    assert FAMILIES["default"] is FAMILIES["gpt-2"]
-    recorded = {"gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-r1-qwen", "deepseek-coder"}
-    assert set(golden("tokens_kinds.json")["kinds"]) == recorded
-    assert set(FAMILIES) == recorded | {"default", "llama3", "llama-v3", "falcon3"}
 
 
 def test_no_tokenizer_json_is_an_error() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from engine.tokenizer.spec import SpecialTokens
 from engine.weights.gguf import read_header
 from engine.worker import NO_ID, Worker
 from tests.conftest import ROOT
+from tests.golden import make_tiny
 from tests.native import NativeHost
 
 HELLO = [{"role": "user", "content": "How do you find the ship on the shore?"}]
@@ -27,9 +30,9 @@ GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"
 class Client:
     """Sends requests to a Worker and collects its messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path = ROOT / "tests/golden/tiny.gguf") -> None:
         self.messages: list[dict[str, Any]] = []
-        host = NativeHost(ROOT / "tests/golden/tiny.gguf")
+        host = NativeHost(path)
         self.worker = Worker(host, lambda text: self.messages.append(json.loads(text)))
         self._id = 0
 
@@ -51,6 +54,79 @@ class Client:
 
     def texts(self, id: int, kind: str = "delta") -> str:
         return "".join(m["text"] for m in self.messages if m["id"] == id and m["kind"] == kind)
+
+
+@pytest.fixture(scope="module")
+def recommending(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tiny.gguf with sampling parameters, but no chat template."""
+    path = tmp_path_factory.mktemp("models") / "model.gguf"
+
+    def add_tokenizer(writer: gguf.GGUFWriter, family: make_tiny.Family) -> None:
+        original(writer, family)
+        writer.add_float32("general.sampling.temp", 0.6)
+        writer.add_int32("general.sampling.top_k", 20)
+        writer.add_float32("general.sampling.top_p", 0.95)
+        writer.add_float32("general.sampling.min_p", 7.0)  # is no share
+
+    original = make_tiny.add_tokenizer
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make_tiny, "add_tokenizer", add_tokenizer)
+        patch.setattr(make_tiny, "TEMPLATE", "")
+        make_tiny.write_named("tiny", path)
+    return path
+
+
+def test_a_file_recommends_how_to_sample(recommending: Path) -> None:
+    async def run() -> None:
+        client = Client(recommending)
+        loaded = (await client.ask("load"))["value"]
+        found = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+        assert loaded["model"]["sampling"] == found
+
+        async def ids(**fields: Any) -> list[int]:
+            answer = await client.ask("generate", messages=HELLO, max_tokens=30, **fields)
+            value: list[int] = answer["value"]["ids"]
+            return value
+
+        neutral = {"temperature": 0, "top_k": 0, "top_p": 1}
+        assert await ids(**neutral) == GOLDEN["ids"][:30], "what a request says counts"
+        assert await ids(temperature=0) == GOLDEN["ids"][:30]
+        assert await ids() == await ids(**found) == await ids(**dict.fromkeys(found))
+        assert await ids() != GOLDEN["ids"][:30]
+        assert await ids() != await ids(**{**found, "top_k": 1})
+        await client.ask("unload")
+        assert (await client.ask("generate", messages=HELLO))["error"][
+            "code"
+        ] == "engine.not_loaded"
+
+    asyncio.run(run())
+
+
+def test_templates_know_the_end_that_the_file_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_tiny, "TEMPLATE", "{{ eos_token }}{{ bos_token }}")
+    make_tiny.write_named("tiny", tmp_path / "model.gguf")
+
+    async def run() -> None:
+        client = Client(tmp_path / "model.gguf")
+        await client.ask("load")
+        model = client.worker._engine._ready.model  # type: ignore[union-attr]
+        assert model.special.eos == {0, 2}, "of which the file names the second"
+        assert (await model.prompts.encode(HELLO)).ids == [2, 1]
+
+    asyncio.run(run())
+
+
+def test_a_file_without_a_chat_template(recommending: Path) -> None:
+    async def run() -> None:
+        client = Client(recommending)
+        await client.ask("load")
+        answer = await client.ask("generate", messages=HELLO, max_tokens=4, temperature=0)
+        assert answer["value"]["usage"]["prompt_tokens"] == len(GOLDEN["prompt_ids"])
+        assert answer["value"]["ids"] == GOLDEN["ids"][:4]
+
+    asyncio.run(run())
 
 
 def test_load_generate_status_unload() -> None:

@@ -28,8 +28,10 @@
  * @property {boolean} onCpu
  * @property {string} note its settings, in words
  * @property {number} vocabulary tokens
- * @property {(prompt: Prompt, count: number) => Promise<number[]>} generate greedily `count`
+ * @property {(prompt: Prompt, count: number) => Promise<number[]>} [generate] greedily `count`
  *   tokens, from an empty cache; when each reached the page, as of performance.now()
+ * @property {(text: string) => Promise<{tokens: number, ms: number}>} [encode] of a text, the
+ *   number of its tokens, and how long it took to find them
  *
  * @typedef {(options: Options) => Promise<Engine>} Load what an engine's file exports as `load`
  *
@@ -49,6 +51,7 @@ const FULL = { contexts: [64, 1024], prefill: 512, steps: 128, skipped: 8, runs:
 /** @type {Sizes} */
 const QUICK = { contexts: [64], prefill: 64, steps: 12, skipped: 2, runs: 3, seconds: 6 };
 const FIRST = 32; // tokens of the prompt that time to first token is measured with
+const FIRST_TEXT = 2000; // the seed of the texts that are tokenized
 const TRIES = 4; // prompts, where an answer ends too early to be measured
 const WORDS = (
   "the of and to in is that for it as was with be by on not he are this at from but have an they " +
@@ -57,15 +60,50 @@ const WORDS = (
 const ORDINARY = 300; // ids below are bytes and control tokens
 
 /**
- * @param {Engine} engine
- * @param {{quick: boolean, say: (text: string) => Promise<void>, add: Add}} page
+ * @typedef {object} Page
+ * @property {boolean} quick
+ * @property {(text: string) => Promise<void>} say
+ * @property {Add} add
+ * @property {(seed: number) => string} makeText
  */
-export async function measureEngine(engine, { quick, say, add }) {
+
+/**
+ * @param {Engine} engine
+ * @param {Page} page
+ */
+export async function measureEngine(engine, page) {
+  const { encode, generate } = engine;
+  if (encode) await measureEncoding(engine.name, encode, page);
+  if (generate) await measureAnswers(engine, generate, page);
+}
+
+/**
+ * @param {string} name
+ * @param {NonNullable<Engine["encode"]>} encode
+ * @param {Page} page
+ */
+async function measureEncoding(name, encode, { quick, say, add, makeText }) {
+  await say(`${name}: tokenizing`);
+  await encode(makeText(FIRST_TEXT - 1)); // compiles JavaScript
+  let seed = FIRST_TEXT;
+  const rates = await repeat(quick ? QUICK : FULL, async () => {
+    const { tokens, ms } = await encode(makeText(seed++));
+    return (tokens / ms) * 1000;
+  });
+  add("tokenize", "text to tokens", median(rates), "tokens/s", spread(rates));
+}
+
+/**
+ * @param {Engine} engine
+ * @param {NonNullable<Engine["generate"]>} answer
+ * @param {Page} page
+ */
+async function measureAnswers(engine, answer, { quick, say, add }) {
   const sizes = quick ? QUICK : FULL;
   let seed = 0;
   const generate = async (/** @type {number} */ length, /** @type {number} */ count) => {
     const asked = performance.now();
-    const times = await engine.generate(makePrompt(length, engine.vocabulary, ++seed), count);
+    const times = await answer(makePrompt(length, engine.vocabulary, ++seed), count);
     return times.map((time) => time - asked);
   };
   const first = async (/** @type {number} */ length) => (await generate(length, 1))[0];

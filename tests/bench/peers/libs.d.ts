@@ -66,3 +66,10 @@ declare module "*/lib/onnxruntime/ort.jspi.bundle.min.mjs" {
     versions: { web: string };
   };
 }
+
+declare module "*/lib/tokenizers/tokenizers.min.mjs" {
+  export class Tokenizer {
+    constructor(json: object, config: object);
+    encode(text: string, options: { add_special_tokens: boolean }): { ids: number[] };
+  }
+}

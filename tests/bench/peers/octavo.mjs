@@ -10,9 +10,10 @@ const PROBE = 8; // words
 /**
  * @param {Client} client with a model loaded
  * @param {import("../../../web/client.mjs").LoadResult} loaded
+ * @param {(client: Client, text: string) => Promise<{tokens: number, ms: number}>} encode
  * @returns {Promise<import("./compare.mjs").Engine>}
  */
-export async function wrap(client, { device, model }) {
+export async function wrap(client, { device, model }, encode) {
   const probe = await answer(client, Array(PROBE).fill("the"), 1);
   const around = probe.prompt_tokens - PROBE; // tokens that the chat template adds
   return {
@@ -21,6 +22,7 @@ export async function wrap(client, { device, model }) {
     onCpu: device.kind === "cpu",
     note: model.name,
     vocabulary: 0, // it takes words
+    encode: (text) => encode(client, text),
     generate: async ({ words }, count) => {
       const { prompt_tokens, times } = await answer(client, words.slice(around), count);
       if (prompt_tokens !== words.length) throw new Error(`A prompt of ${prompt_tokens} tokens.`);
