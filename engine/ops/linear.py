@@ -421,7 +421,8 @@ def _silu_gate(y: Any) -> Any:
     import numpy as np
 
     gate, up = np.split(y, 2, axis=-1)
-    return gate / (1 + np.exp(-gate)) * up
+    with np.errstate(over="ignore"):  # infinity is right there: the gate is shut
+        return gate / (1 + np.exp(-gate)) * up
 
 
 def matmul(x: Any, w: Any) -> Any:
