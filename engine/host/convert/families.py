@@ -52,7 +52,12 @@ def _gain_from_one(kind: MODEL_TENSOR, tensor: Tensor, config: Config) -> Tensor
     """Norms whose weights say how far their gain is from 1."""
     if not tensor.name.endswith("norm.weight"):
         return tensor
-    return replace(tensor, read=lambda first, last: tensor.read(first, last) + np.float32(1))
+
+    def read(first: int, last: int) -> Floats:
+        gain: Floats = tensor.read(first, last) + np.float32(1)
+        return gain
+
+    return replace(tensor, read=read)
 
 
 def _describe_nothing(writer: Any, config: Config) -> None:

@@ -71,7 +71,8 @@ def fit_scale(x: Floats, bottom: int, top: int) -> Floats:
 
 
 def _sum(values: Floats) -> Floats:
-    return values.sum(-1, keepdims=True)
+    total: Floats = values.sum(-1, keepdims=True)
+    return total
 
 
 def _levels(values: Floats, bottom: int, top: int) -> Floats:

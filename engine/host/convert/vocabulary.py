@@ -22,6 +22,7 @@ from engine.tokenizer.spec import tokenizer_json
 
 JSON, PIECES = "tokenizer.json", "tokenizer.model"
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+END_KINDS = ("eos", "eot", "eom")
 UNREACHED = -1e9  # the score of a piece that no merge makes
 # What both tokenizers must make the same ids of.
 TEXTS = (
@@ -73,8 +74,9 @@ def _special(folder: Path, rows: int, load_merges: bool = False) -> gguf.Special
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HostError(f"{folder}: the tokenizer's files are damaged: {error}") from None
     found = special.special_token_ids
-    others = [end for end in _ends(folder) if end < rows and end not in found.values()]
-    for kind in ("eos", "eot", "eom"):
+    known = {found.get(kind) for kind in END_KINDS}
+    others = [end for end in _ends(folder) if end < rows and end not in known]
+    for kind in END_KINDS:
         if others and kind not in found:
             found[kind] = others.pop(0)
     return special
