@@ -67,7 +67,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def weights(name: str) -> Weights:
-    """What the golden model holds, float32, with the names and the order of rows of the original."""
+    """What the golden model holds, float32, with the original's names and order of rows."""
     found: Weights = {}
     for tensor in gguf.GGUFReader(GOLDEN / f"{name}.gguf").tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
@@ -176,7 +176,9 @@ def write_weights(folder: Path, found: Weights, files: int = 1) -> None:
     if files == 1:
         save_file(found, folder / "model.safetensors")
         return
-    places = {key: f"model-{i % files + 1:05}-of-{files:05}.safetensors" for i, key in enumerate(found)}
+    places = {
+        key: f"model-{i % files + 1:05}-of-{files:05}.safetensors" for i, key in enumerate(found)
+    }
     for place in set(places.values()):
         save_file({key: found[key] for key in found if places[key] == place}, folder / place)
     write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": places})

@@ -21,6 +21,7 @@ from engine.tokenizer.pieces import SPACE
 from engine.tokenizer.spec import tokenizer_json
 
 JSON, PIECES = "tokenizer.json", "tokenizer.model"
+CONTROL = re.compile(r"<[|｜].*[|｜]>")  # control tokens, even where a file says they are not
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 END_KINDS = ("eos", "eot", "eom")
 UNREACHED = -1e9  # the score of a piece that no merge makes
@@ -106,55 +107,69 @@ def _from_json(folder: Path, rows: int) -> Metadata:
         raise HostError(f"{path} is of the kind {model['type']}; only BPE is supported.")
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    is_pieces = bool(model.get("byte_fallback"))
-    found = _tokens(rows, texts, added, model.get("unk_token") if is_pieces else None, is_pieces)
-    if is_pieces:
-        found |= {"model": "llama", "scores": _scores(found, model["merges"])}
+    tokens, types = _tokens(rows, texts, added)
+    found: Metadata = {"tokens": tokens}
+    if model.get("byte_fallback"):
+        scores, unknown = _scores(model["merges"]), model.get("unk_token")
+        found |= {"model": "llama", "scores": [scores.get(token, UNREACHED) for token in tokens]}
+        types = [
+            _piece_type(text, kind, unknown, scores)
+            for text, kind in zip(tokens, types, strict=True)
+        ]
         first = tokenizer.encode("a", add_special_tokens=False).tokens[0]
         found["add_space_prefix"] = first.startswith(SPACE)
     else:
         kind = pretokenizer.kind_of(tokenizer, bool(model.get("ignore_merges")))
         merges = _special(folder, rows, load_merges=True).merges
         found |= {"model": "gpt2", "pre": kind, "merges": merges}
+    found["token_type"] = types
     _check(path, found, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
     return found
 
 
 def _tokens(
-    rows: int,
-    texts: dict[int, str],
-    added: dict[int, dict[str, Any]],
-    unknown: str | None,
-    is_pieces: bool,
-) -> Metadata:
+    rows: int, texts: dict[int, str], added: dict[int, dict[str, Any]]
+) -> tuple[list[str], list[int]]:
     """Tokens and their types. Rows of the embedding that no token uses get a name."""
     tokens, types = [], []
     for index in range(rows):
         kind = TokenType.NORMAL
         if index in added:
             text = str(added[index]["content"])
-            kind = TokenType.CONTROL if added[index].get("special") else TokenType.USER_DEFINED
+            is_control = added[index].get("special") or CONTROL.fullmatch(text)
+            kind = TokenType.CONTROL if is_control else TokenType.USER_DEFINED
         elif index in texts:
             text = texts[index]
         else:
             text, kind = f"[PAD{index}]", TokenType.UNUSED
-        if is_pieces and text == unknown:
-            kind = TokenType.UNKNOWN
-        elif is_pieces and kind == TokenType.NORMAL and BYTE.fullmatch(text):
-            kind = TokenType.BYTE
-        tokens.append(text.replace(SPACE, " ") if kind == TokenType.USER_DEFINED else text)
+        tokens.append(text)
         types.append(int(kind))
-    return {"tokens": tokens, "token_type": types}
+    return tokens, types
 
 
-def _scores(found: Metadata, merges: list[Any]) -> list[float]:
+def _piece_type(text: str, kind: int, unknown: str | None, made: dict[str, float]) -> int:
+    """The type of a piece; `made` has those that merges make.
+
+    Gemma lists runs of spaces as added tokens, written as pieces: no text has them like that, so
+    it is merges that make them.
+    """
+    if text == unknown:
+        return int(TokenType.UNKNOWN)
+    if kind == TokenType.NORMAL and BYTE.fullmatch(text):
+        return int(TokenType.BYTE)
+    if kind == TokenType.USER_DEFINED and SPACE in text and text in made:
+        return int(TokenType.NORMAL)
+    return kind
+
+
+def _scores(merges: list[Any]) -> dict[str, float]:
     """A score for each piece: the earlier the first merge that makes it, the higher. The merges
     were once made of scores, so this is their order."""
-    ranks: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for rank, merge in enumerate(merges):
         parts = merge.split(" ", 1) if isinstance(merge, str) else merge
-        ranks.setdefault("".join(parts), -float(rank))
-    return [ranks.get(token, UNREACHED) for token in found["tokens"]]
+        scores.setdefault("".join(parts), -float(rank))
+    return scores
 
 
 def _from_pieces(folder: Path, rows: int) -> Metadata:
