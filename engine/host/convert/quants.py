@@ -14,7 +14,7 @@ from engine.host.convert import kquants
 from engine.host.convert.model import EMBEDDING, OUTPUT, Bytes, Tensor
 from engine.host.errors import HostError
 
-CHUNK = 1 << 20  # weights that are in memory at a time
+CHUNK = 1 << 18  # weights that are in memory at a time
 
 # What --quant names -> the type of matrices, that of embedding and output, and the file type.
 QUANTS: dict[str, tuple[Kind, Kind, LlamaFileType]] = {
