@@ -43,7 +43,8 @@ def _reordered(tensor: Tensor, order: npt.NDArray[Any]) -> Tensor:
     def read(first: int, last: int) -> Floats:
         wanted = order[first:last]
         begin = int(wanted.min())
-        return tensor.read(begin, int(wanted.max()) + 1)[wanted - begin]
+        rows: Floats = tensor.read(begin, int(wanted.max()) + 1)[wanted - begin]
+        return rows
 
     return replace(tensor, read=read)
 
