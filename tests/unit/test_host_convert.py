@@ -318,6 +318,8 @@ def test_memory_stays_far_below_the_largest_tensor(quant: str, tmp_path: Path) -
         ({"tie_word_embeddings": False}, r"output\.weight"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
         ({"num_attention_heads": 7}, "7 heads"),
+        ({"partial_rotary_factor": "all"}, "partial_rotary_factor"),
+        ({"rope_local_base_freq": -1}, "rope_local_base_freq"),
     ],
 )
 def test_a_wrong_config_is_told(fields: dict[str, Any], match: str, tmp_path: Path) -> None:
@@ -371,6 +373,12 @@ def test_other_sources_are_refused(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(HostError, match="'bert' is not supported"):
         convert(tmp_path / "other.gguf", tmp_path / "out")
+
+
+def test_the_command_line_needs_no_packages() -> None:
+    """They are installed only for the command itself."""
+    script = "import sys, engine.host.convert.command as c; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60).returncode == 0
 
 
 def test_the_command_says_what_it_made(

@@ -91,13 +91,16 @@ class Rope:
 def read_rope(config: Config) -> Rope:
     """The rotary embedding, in a config.json of older and of newer versions of transformers."""
     newer = config.section("rope_parameters")
-    local = newer.section("sliding_attention").get("rope_theta", config.get("rope_local_base_freq"))
-    if newer.get("full_attention"):
+    local = newer.section("sliding_attention") if "sliding_attention" in newer.fields else config
+    key = "rope_local_base_freq" if local is config else "rope_theta"
+    local_base = local.number(key) if key in local.fields else None
+    if "full_attention" in newer.fields:
         newer = newer.section("full_attention")
     scaling = newer if newer.fields else config.section("rope_scaling")
-    share = newer.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    key = "partial_rotary_factor"
+    share = newer.number(key, config.number(key, 1.0))
     base = newer.number("rope_theta", config.number("rope_theta", 10000.0))
-    rope = Rope(int(config.head_dim * share), base, scaling, local)
+    rope = Rope(int(config.head_dim * share), base, scaling, local_base)
     if rope.kind not in ("default", "linear", "llama3", "yarn", "longrope", "su"):
         raise HostError(f"{config.path}: rope scaling {rope.kind!r} is not supported.")
     return rope
