@@ -12,7 +12,8 @@ from itertools import product
 from tokenizers import Tokenizer
 
 from engine.host.errors import HostError
-from engine.tokenizer.spec import FAMILIES, tokenizer_json
+from engine.tokenizer.families import FAMILIES
+from engine.tokenizer.spec import tokenizer_json
 
 # Signs of all the classes that splitting patterns tell apart, and two that compose.
 SIGNS = (
