@@ -198,7 +198,7 @@ def attention(kv: KVLayout, tokens: int, position: int) -> Case:
     """Attention over a scattered block table; what lies behind the sequence is not a number."""
     qkv = numbers(1, tokens, (kv.q_heads + 2 * kv.kv_heads) * kv.head_dim)
     table = np.random.default_rng(2).permutation(kv.max_blocks).astype(np.uint32)
-    inputs = {"qkv": qkv, kv.block_table.name: table, kv.rope.name: numbers(3, *kv.rope.shape)}
+    inputs = {"qkv": qkv, kv.block_table.name: table, kv.rope().name: numbers(3, *kv.rope().shape)}
     for which in "kv":
         pool = np.full(kv.pool(which, 0).shape, np.nan, np.float32)
         for i in range(position):

@@ -14,7 +14,7 @@ import pytest
 
 from engine.backends.base import weights_of
 from engine.models import Model, open_model
-from engine.models.plans import rope_table
+from engine.ops import KVLayout
 from engine.ops.state import SAMPLED, StepRecord, tokens_tensor
 from engine.plan import PlanBuilder, Tensor
 from engine.weights.gguf import read_header
@@ -53,25 +53,27 @@ def tiny_case(
     b.tokens = 1
     logits = model.head(b, x)
     case = Case(b.build(), {}, {}, StepRecord(position, len(tokens)), 1 << 16)
-    case = tiny_inputs(case, model, kv.rope.shape, path)
+    case = tiny_inputs(case, model, kv, path)
     case.arrays = {**case.arrays, "tokens": np.array(tokens, np.uint32)}
     return case, logits
 
 
-def tiny_inputs(case: Case, model: Model, rope: tuple[int, ...], path: Path = TINY) -> Case:
+def tiny_inputs(case: Case, model: Model, kv: KVLayout, path: Path = TINY) -> Case:
     """The case with the tables and the weights of a tiny model."""
     reader = gguf_oracle.GGUFReader(path)
     weights = {
         t.name: gguf_oracle.dequantize(t.data, t.tensor_type).reshape(t.shape[::-1])
         for t in reader.tensors
     }
-    factors = model.config.rope_factors  # a weight of no kernel
-    table = rope_table(model.config, CONTEXT, list(weights.pop(factors.name)) if factors else ())
+    case.arrays = {"block_table": np.array([3, 9, 1, 4, 0, 7, 2, 8], np.uint32)}
+    for rope in model.config.ropes:
+        factors = rope.factors_in(CONTEXT)
+        table = rope.table(CONTEXT, list(weights[factors.name]) if factors else ())
+        shape = kv.rope(rope.name).shape
+        case.arrays[rope.name] = np.frombuffer(table, np.float32).reshape(shape)
+        for own in rope.weights():  # they are weights of no kernel
+            del weights[own.name]
     case.weights = weights
-    case.arrays = {
-        "rope": np.frombuffer(table, np.float32).reshape(rope),
-        "block_table": np.array([3, 9, 1, 4, 0, 7, 2, 8], np.uint32),
-    }
     return case
 
 
@@ -132,7 +134,7 @@ def burst_case(device: str, blocks: int) -> tuple[Case, list[int]]:
     b = PlanBuilder("case", DEVICES[device])
     tokens = tokens_tensor(4)
     ops.sample(b, model.head(b, model.layers(b, tokens, kv)), tokens)
-    case = tiny_inputs(Case(b.build(), {}, {}, StepRecord(0, 1)), model, kv.rope.shape)
+    case = tiny_inputs(Case(b.build(), {}, {}, StepRecord(0, 1)), model, kv)
     case.arrays = {**case.arrays, "tokens": np.array([*prompt["prompt_ids"], 0, 0, 0], np.uint32)}
     return case, prompt["ids"]
 

@@ -52,7 +52,7 @@ def test_shifted_keys_are_those_of_the_earlier_position(halves: bool) -> None:
     table = rope(kv.context, kv.head_dim)
     rng = np.random.default_rng(1)
     plain = rng.standard_normal((KV_BLOCK, kv.kv_heads, kv.head_dim)).astype(np.float32)
-    late, early = (rotate(plain, table[at : at + KV_BLOCK], halves) for at in (80, 32))
+    late, early = (rotate(plain, table[at : at + KV_BLOCK], kv) for at in (80, 32))
     keys = np.zeros(kv.pool("k", 0).shape, np.float32)
     keys[5] = late.swapaxes(0, 1)
     moved = shift_case(kv, 48, keys, keys).reference()["k.0"][5]
