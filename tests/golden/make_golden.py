@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ TINY_PROMPTS: dict[str, list[Prompt]] = {
         {"name": "130 tokens", "random": [130, 149]},
     ],
 }
-FIRST_ORDINARY, TINY_VOCAB = 3, 600
+FIRST_ORDINARY, TINY_VOCAB = 3, 600  # between which random ids lie
 
 SMOLLM2_STEPS = 48
 LONG_QUESTION = (
@@ -108,6 +109,38 @@ PASSAGE = (
 )
 
 
+def complete(config: Any, name: str) -> None:
+    """Tells a configuration what transformers' GGUF loader does not read."""
+    match name:
+        case "tiny_llama3":
+            # It leaves rope_freqs out, and has its own formula for them.
+            config.rope_parameters |= {"rope_type": "llama3", **make_tiny.LLAMA3_ROPE}
+        case "tiny_qwen3":
+            config.head_dim = make_tiny.QWEN3.head_dim
+        case "tiny_gemma3":
+            family, scale = make_tiny.GEMMA3, make_tiny.GLOBAL_SCALE
+            config.query_pre_attn_scalar = family.head_dim
+            config.rope_parameters = {
+                "full_attention": {
+                    **{"rope_type": "linear", "factor": scale, "rope_theta": family.rope_base}
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            }
+        case "tiny_phi3" | "tiny_phi3 short":
+            family, rope = make_tiny.PHI3, dict(make_tiny.LONGROPE)
+            kind = "short_factor" if name.endswith("short") else "long_factor"
+            # transformers goes from short to long factors in the middle of a text; here one kind
+            # serves from the first token on, as in llama.cpp.
+            rope["short_factor"] = rope["long_factor"] = rope[kind]
+            config.sliding_window, config.pad_token_id = family.window, None
+            config.rope_parameters = {
+                "rope_type": "longrope",
+                "rope_theta": family.rope_base,
+                "partial_rotary_factor": family.rotary / family.head_dim,
+                **rope,
+            }
+
+
 class Oracle:
     """A GGUF model in `transformers`, float32 on the CPU, with its tokenizer."""
 
@@ -115,11 +148,7 @@ class Oracle:
         where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
         self.path = path
         config = AutoConfig.from_pretrained(**where)
-        if path.stem == "tiny_llama3":
-            # transformers' GGUF loader leaves rope_freqs out: it has its own formula for them.
-            config.rope_parameters |= {"rope_type": "llama3", **make_tiny.LLAMA3_ROPE}
-        if path.stem == "tiny_qwen3":
-            config.head_dim = make_tiny.QWEN3.head_dim  # not read from attention.key_length
+        complete(config, path.stem)
         self.model = AutoModelForCausalLM.from_pretrained(
             **where, config=config, dtype=torch.float32
         ).eval()
@@ -139,8 +168,12 @@ class Oracle:
         names = {
             "token_embd.weight": "model.embed_tokens.weight",
             "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
-            "blk.2.attn_v.weight": "model.layers.2.self_attn.v_proj.weight",
         }
+        if self.model.config.model_type == "phi3":
+            names["blk.2.attn_qkv.weight"] = "model.layers.2.self_attn.qkv_proj.weight"
+            names["blk.1.ffn_up.weight"] = "model.layers.1.mlp.gate_up_proj.weight"
+        else:
+            names["blk.2.attn_v.weight"] = "model.layers.2.self_attn.v_proj.weight"
         if self.model.config.model_type == "qwen2":
             for part in "qkv":  # the biases too, and Q and K in the order of the file
                 attention = f"model.layers.1.self_attn.{part}_proj"
@@ -158,6 +191,9 @@ class Oracle:
 
     def encode(self, text: str) -> list[int]:
         """Token ids; control tokens in the text are recognised."""
+        if self.model.config.model_type == "phi3":
+            # Its tokenizer takes white space behind these tokens away; GGUF does not say so.
+            text = re.sub(r"(<\|(user|assistant|end)\|>)\s+", r"\1", text)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def chat(self, messages: list[dict[str, str]]) -> str:
