@@ -3,7 +3,9 @@
 Nothing of the engine is used here. See README.md beside this file for the exact commands.
 
     python make_golden.py tiny
+    python make_golden.py logits
     python make_golden.py smollm2 PATH/TO/SmolLM2-135M-Instruct.Q4_1.gguf
+    python make_golden.py gemma3 PATH/TO/gemma-3-270m-q4_k_m.gguf
 """
 
 from __future__ import annotations
@@ -60,8 +62,33 @@ TINY_PROMPTS: dict[str, list[Prompt]] = {
         {"name": "37 tokens", "random": [37, 192]},
         {"name": "130 tokens", "random": [130, 149]},
     ],
+    "tiny_gemma3": [
+        {"name": "numbers", "user": "How do you find the numbers of the country?"},
+        {"name": "one token", "random": [1, 365]},
+        {"name": "37 tokens", "random": [37, 307]},
+        {"name": "130 tokens", "random": [130, 58]},
+    ],
+    "tiny_phi3": [
+        {"name": "bell", "user": "Where is the bell of the country?"},
+        {"name": "one token", "random": [1, 114]},
+        {"name": "37 tokens", "random": [37, 103]},
+        {"name": "130 tokens", "random": [130, 193]},
+    ],
 }
 FIRST_ORDINARY, TINY_VOCAB = 3, 600  # between which random ids lie
+# A prompt longer than two blocks of the KV cache and than any window, and where its logits count.
+LOGITS_PROMPT, LOGITS_AT = [44, 5], (17, 43)
+LOGITS_OF = [*make_tiny.MODELS, "tiny_phi3 short"]
+
+GEMMA3_STEPS = 24
+# The model is not tuned for chats; the last text is longer than its window of 512.
+GEMMA3_TEXTS = {
+    "capital": "The capital of France is",
+    "code": "def fibonacci(n):\n    if n < 2:\n        return n\n",
+    "accents": "Le café près de l'église est fermé, donc nous",
+    "chinese": "今天的天气很好，我们去海边看船。🙂",
+    "list": "Shopping list:\n\n\n- 12 eggs\n-\t\tbutter\n- <b>milk</b>\n",
+}
 
 SMOLLM2_STEPS = 48
 LONG_QUESTION = (
@@ -142,13 +169,14 @@ def complete(config: Any, name: str) -> None:
 
 
 class Oracle:
-    """A GGUF model in `transformers`, float32 on the CPU, with its tokenizer."""
+    """A GGUF model in `transformers`, float32 on the CPU, with its tokenizer. ``name`` says what
+    is to be told to its configuration."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = "") -> None:
         where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
         self.path = path
         config = AutoConfig.from_pretrained(**where)
-        complete(config, path.stem)
+        complete(config, name or path.stem)
         self.model = AutoModelForCausalLM.from_pretrained(
             **where, config=config, dtype=torch.float32
         ).eval()
@@ -241,8 +269,7 @@ def record(oracle: Oracle, prompt: Prompt, steps: int, stop: set[int]) -> Prompt
     """One prompt with what the model makes of it."""
     entry: Prompt = {"name": prompt["name"]}
     if "random" in prompt:
-        rng = np.random.default_rng(prompt["random"])
-        ids = rng.integers(FIRST_ORDINARY, TINY_VOCAB, prompt["random"][0]).tolist()
+        ids = random_ids(*prompt["random"])
     else:
         entry["messages"] = prompt.get(
             "messages", [{"role": "user", "content": prompt.get("user")}]
@@ -267,15 +294,26 @@ def record(oracle: Oracle, prompt: Prompt, steps: int, stop: set[int]) -> Prompt
     return entry
 
 
+def made_with() -> dict[str, str]:
+    """Versions of the packages that count."""
+    return {m.__name__: m.__version__ for m in (torch, transformers, tokenizers, np)}
+
+
+def random_ids(count: int, seed: int) -> list[int]:
+    """Random ids of a tiny model."""
+    ids: list[int] = (
+        np.random.default_rng([count, seed]).integers(FIRST_ORDINARY, TINY_VOCAB, count).tolist()
+    )
+    return ids
+
+
 def golden(path: Path, prompts: list[Prompt], steps: int, stop: set[int]) -> dict[str, Any]:
     """The whole golden document of one model."""
     oracle = Oracle(path)
     return {
         "model": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "made_with": {
-            module.__name__: module.__version__ for module in (torch, transformers, tokenizers, np)
-        },
+        "made_with": made_with(),
         "stop_ids": sorted(stop),
         "prompts": [record(oracle, prompt, steps, stop) for prompt in prompts],
         "passage": oracle.likelihood(PASSAGE if stop else PASSAGE[:420]),
@@ -297,6 +335,10 @@ def save(name: str, document: dict[str, Any]) -> None:
         return json.dumps(value, ensure_ascii=False)
 
     (HERE / f"{name}.json").write_text(lines(document) + "\n", encoding="utf-8")
+
+
+def report(name: str, document: dict[str, Any]) -> None:
+    """What is in a golden document, in short."""
     for prompt in document["prompts"]:
         print(
             name,
@@ -316,17 +358,51 @@ def save(name: str, document: dict[str, Any]) -> None:
     )
 
 
+def logits() -> dict[str, Any]:
+    """All logits at LOGITS_AT of a random prompt, by model."""
+    count, seed = LOGITS_PROMPT
+    ids = random_ids(count, seed)
+    found = {}
+    for name in LOGITS_OF:
+        values = Oracle(HERE / f"{name.split()[0]}.gguf", name).logits(ids)[list(LOGITS_AT)]
+        found[name] = [[round(float(value), 4) for value in row] for row in values]
+    return {"ids": ids, "at": LOGITS_AT, "logits": found}
+
+
+def gemma3(path: Path) -> dict[str, Any]:
+    """Greedy ids after texts, for Gemma 3 270M."""
+    oracle, bos = Oracle(path), 2
+    texts = {**GEMMA3_TEXTS, "passage": PASSAGE + "\n\n" + LONG_QUESTION + "\n\n" + PASSAGE[:700]}
+    prompts = []
+    for name, text in texts.items():
+        ids = [bos, *oracle.encode(text)]
+        greedy, margins = oracle.greedy(ids, GEMMA3_STEPS, {1})
+        prompts.append({"name": name, "text": text, "prompt_ids": ids})
+        prompts[-1] |= {"ids": greedy, "margins": margins}
+        print(name, len(ids), min(margins), repr(oracle.tokenizer.decode(greedy)))
+    return {"model": path.name, "made_with": made_with(), "prompts": prompts}
+
+
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("which", choices=["tiny", "smollm2"])
-    parser.add_argument("path", nargs="?", type=Path, help="the SmolLM2 GGUF")
+    parser.add_argument("which", choices=["tiny", "logits", "smollm2", "gemma3"])
+    parser.add_argument("path", nargs="?", type=Path, help="the GGUF; or the tiny model, if not all")
     arguments = parser.parse_args()
     if arguments.which == "tiny":
         for name, prompts in TINY_PROMPTS.items():
-            save(name, golden(HERE / f"{name}.gguf", prompts, TINY_STEPS, stop=set()))
+            if arguments.path in (None, Path(name)):
+                document = golden(HERE / f"{name}.gguf", prompts, TINY_STEPS, stop=set())
+                save(name, document)
+                report(name, document)
+    elif arguments.which == "logits":
+        save("logits", logits())
+    elif arguments.which == "gemma3":
+        save("gemma3_270m", gemma3(arguments.path))
     else:
-        save("smollm2", golden(arguments.path, SMOLLM2_PROMPTS, SMOLLM2_STEPS, stop={2}))
+        document = golden(arguments.path, SMOLLM2_PROMPTS, SMOLLM2_STEPS, stop={2})
+        save("smollm2", document)
+        report("smollm2", document)
 
 
 if __name__ == "__main__":

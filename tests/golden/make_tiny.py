@@ -34,7 +34,7 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 EMBEDDING = 0.5
-POST_GAIN = 3.0  # around which the gains of norms lie that come before a residual
+POST_GAIN = 8.0  # around which the gains of norms lie that come before a residual
 # As in Phi-3's config.json: the divisors of the 6 frequencies of 12 rotated elements.
 LONGROPE = {
     "short_factor": [1.0, 1.0625, 1.125, 1.25, 1.5, 1.75],

@@ -19,12 +19,13 @@ from engine.ops.state import SAMPLED, StepRecord, tokens_tensor
 from engine.plan import PlanBuilder, Tensor
 from engine.weights.gguf import read_header
 from tests.conftest import ROOT
+from tests.golden.make_tiny import MODELS
 from tests.kernels.cases import DEVICES
 from tests.kernels.harness import Case, Harness
 
 GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))
 TINY = ROOT / "tests/golden/tiny.gguf"
-NAMES = ["tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3"]
+NAMES = [*MODELS]
 CONTEXT = 128
 
 
@@ -106,6 +107,24 @@ def test_heads_may_be_quantized_differently(harness: Harness, device: str, count
     assert [own["blk.0.attn_qkv.0"], own["blk.0.attn_qkv.1"]] == ["Q4_1", "F16"]
     assert [own["blk.1.attn_qkv.0"], own["blk.1.attn_qkv.1"]] == ["Q8_0", "Q4_1"]
     assert own["blk.2.attn_qkv"] == "Q4_1"
+    (got,) = harness.run(case, [logits])
+    want = case.reference()[logits.name]
+    assert cosine(got, want) > 0.9999
+    assert got.argmax() == want.argmax()
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("device", ["plain-q16", "workgroup"])
+def test_gate_and_up_may_be_quantized_differently(
+    harness: Harness, device: str, count: int
+) -> None:
+    kinds = {"blk.0.ffn_up.weight": "F16", "blk.1.ffn_gate.weight": "Q8_0"}
+    tokens = [int(t) for t in np.random.default_rng(2).integers(1, 500, count)]
+    case, logits = tiny_case(device, tokens, kinds=kinds)
+    own = {w.name: w.quant for w in weights_of([case.plan]) if "ffn_gate_up" in w.name}
+    assert [own["blk.0.ffn_gate_up.0"], own["blk.0.ffn_gate_up.1"]] == ["Q4_1", "F16"]
+    assert [own["blk.1.ffn_gate_up.0"], own["blk.1.ffn_gate_up.1"]] == ["Q8_0", "Q4_1"]
+    assert own["blk.2.ffn_gate_up"] == "Q4_1"
     (got,) = harness.run(case, [logits])
     want = case.reference()[logits.name]
     assert cosine(got, want) > 0.9999

@@ -69,7 +69,7 @@ def golden(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", ["tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3"])
+@pytest.mark.parametrize("name", make_tiny.MODELS)
 def test_greedy_ids_equal_the_oracle(name: str) -> None:
     async def run() -> None:
         engine = await loaded(name, shard_size=10000)
