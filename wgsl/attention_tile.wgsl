@@ -40,6 +40,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let head = kv_head * GROUP + row % GROUP;
   let own_length = step.position + token + 1u;
   let own_first = seen_from(own_length);
+  let own_end = min(own_length, end);
   let own = (token * Q_HEADS + head) * QUADS + part;
   var query: array<vec4<f32>, OWN>;
   var acc: array<vec4<f32>, OWN>;
@@ -80,7 +81,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         s = lanes_sum(s);
         let at = tile + first + k;
-        score[k] = select(LOWEST, s, at >= own_first && at < own_length);
+        score[k] = select(LOWEST, s, at >= own_first && at < own_end);
         new_top = max(new_top, score[k]);
       }
       let fade = exp(top - new_top);
@@ -89,7 +90,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       for (var i = 0u; i < OWN; i++) { acc[i] *= fade; }
       for (var k = 0u; k < KEYS; k++) {
         let at = tile + first + k;
-        let weight = select(0.0, exp(score[k] - top), at >= own_first && at < own_length);
+        let weight = select(0.0, exp(score[k] - top), at >= own_first && at < own_end);
         total += weight;
         for (var i = 0u; i < OWN; i++) {
           acc[i] += weight * values[(first + k) * QUADS + i * LANES + part];

@@ -402,14 +402,14 @@ def attend(q: Any, a: Mapping[str, Any], kv: KVLayout, window: int = 0) -> Any:
     import numpy as np
 
     n, start = int(a["step"][NUM_TOKENS]), int(a["step"][POSITION])
-    first = max(0, start + 1 - window) // KV_BLOCK if window else 0  # block that a token sees
-    blocks = a["block_table"][first : ceil((start + n) / KV_BLOCK)]
-    at = np.arange(first * KV_BLOCK, start + n)
-    length = len(at)
+    first = max(0, start + 1 - window) if window else 0  # of the tokens that a row sees
+    blocks = a["block_table"][first // KV_BLOCK : ceil((start + n) / KV_BLOCK)]
+    at = np.arange(first, start + n)
+    length, unseen = len(at), first % KV_BLOCK
 
     def gather(pool: Any) -> Any:
         by_head = pool[blocks].swapaxes(0, 1).reshape(kv.kv_heads, -1, kv.head_dim)
-        return by_head[:, :length].astype(np.float32, copy=False)
+        return by_head[:, unseen : unseen + length].astype(np.float32, copy=False)
 
     keys, values = gather(a["k_pool"]), gather(a["v_pool"])
     heads = q.reshape(n, kv.kv_heads, kv.group, kv.head_dim).transpose(1, 2, 0, 3)

@@ -115,8 +115,10 @@ def test_attention(
 STEPS = [("plain", 1, 1), ("plain", 19, 24), ("workgroup", 1, 1), ("workgroup", 33, 40)]
 
 
-@pytest.mark.parametrize("window", [1, 5, 16, 20, 47, 150, 1000])
-@pytest.mark.parametrize("shape", ["grouped", "gemma"])
+@pytest.mark.parametrize(
+    ("shape", "window"),
+    [*(("grouped", window) for window in (1, 16, 20, 47, 150)), ("gemma", 20), ("gemma", 200)],
+)
 @pytest.mark.parametrize(
     ("device", "tokens", "capacity"), [*STEPS, ("subgroup", 33, 40), ("subgroup", 3, 40)]
 )
@@ -125,7 +127,7 @@ def test_a_window(
 ) -> None:
     """What is before the window of a step's first token is not read at all."""
     kv = layout(shape, True)
-    for position in (0, 19, 130, 400 - tokens):
+    for position in (0, 130, 400 - tokens):
         case, y = case_of(device, kv, position, tokens, capacity, scattered(kv), window)
         (got,) = harness.run(case, [y])
         assert_close(got[:tokens], case.reference()[y.name][:tokens], 2e-3)
