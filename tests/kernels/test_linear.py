@@ -95,8 +95,8 @@ def test_a_gate_of_two_quantizations(harness: Harness, device: str, tokens: int)
     b = builder(device, 6)
     x = state("x", 6, k)
     w = (weight("g", f, k, quant="Q4_1"), weight("u", f, k, quant="Q8_0"))
+    apart = [ops.linear(b, x, part, into=state(part.name + "x", 6, f)) for part in w]
     y = ops.gated_linear(b, x, w, act="gelu")
-    apart = [ops.linear(b, x, part) for part in w]
     inputs = {"x": rows(numbers(1, tokens, k) * 0.2, 6)}
     weights = {"g": numbers(2, f, k) * 0.2, "u": numbers(3, f, k) * 0.2}
     case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
