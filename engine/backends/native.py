@@ -66,9 +66,7 @@ class Native:
             return None
         arrays = [a[name] for name in ("step", "tokens", "w", "y")]
         scale = self._float(_overrides(call)["SCALE"])
-        return Bound(
-            self._library.embed, *arrays, QUANTS.index(self.kept_as(w)), w.shape[1], scale
-        )
+        return Bound(self._library.embed, *arrays, QUANTS.index(self.kept_as(w)), w.shape[1], scale)
 
     def _linear(self, call: Call, a: Mapping[str, Any]) -> Run | None:
         w, y = call.args["w"], call.args["y"]

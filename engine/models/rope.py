@@ -19,7 +19,7 @@ FREQS, SHORT, LONG = (f"rope_{kind}.weight" for kind in ("freqs", "factors_short
 
 @dataclass(frozen=True)
 class Rope:
-    """How a table of cosines and sines turns the first ``rotary`` elements of heads of ``head_dim``.
+    """How a table of cosines and sines turns ``rotary`` elements of heads of ``head_dim``.
 
     ``scale`` divides positions ("linear" scaling); ``magnitude`` makes rotated vectors longer.
     ``factors``, (rotary / 2,) f32, divide the frequencies of the pairs (Llama 3); in contexts of

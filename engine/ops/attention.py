@@ -321,9 +321,7 @@ def _split_heads(b: PlanBuilder, kv: KVLayout) -> list[int]:
     return [n for n in heads if kv.group % n == 0 and nbytes(n) <= b.traits.workgroup_bytes]
 
 
-def _split(
-    b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach, y: Tensor
-) -> None:
+def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach, y: Tensor) -> None:
     """One token: rotation, the store of K and V and the attention in one kernel."""
     spans = _Spans.of(b, kv, SPLITS, SPLIT_WORKGROUP, reach.window)
 

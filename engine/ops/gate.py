@@ -37,7 +37,7 @@ def gate(b: PlanBuilder, x: Tensor, act: Act) -> Tensor:
 
 
 def gated(y: Any, act: Act) -> Any:
-    """SiLU, or GELU by tanh (Hendrycks and Gimpel, 2016), of the first half of rows, times the second."""
+    """SiLU, or GELU by tanh (Hendrycks and Gimpel, 2016), of one half of rows times the other."""
     import numpy as np
 
     gate, up = np.split(y, 2, axis=-1)

@@ -149,7 +149,9 @@ def complete(config: Any, name: str) -> None:
             config.query_pre_attn_scalar = family.head_dim
             config.rope_parameters = {
                 "full_attention": {
-                    **{"rope_type": "linear", "factor": scale, "rope_theta": family.rope_base}
+                    "rope_type": "linear",
+                    "factor": scale,
+                    "rope_theta": family.rope_base,
                 },
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             }
@@ -387,7 +389,9 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("which", choices=["tiny", "logits", "smollm2", "gemma3"])
-    parser.add_argument("path", nargs="?", type=Path, help="the GGUF; or the tiny model, if not all")
+    parser.add_argument(
+        "path", nargs="?", type=Path, help="the GGUF; or the tiny model, if not all"
+    )
     arguments = parser.parse_args()
     if arguments.which == "tiny":
         for name, prompts in TINY_PROMPTS.items():

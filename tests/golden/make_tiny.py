@@ -78,10 +78,10 @@ Bonjour 🙂 hello 🙂 goodbye 🚢🚢
 class Family:
     """What a model family has of its own; ``biased`` says that Q, K and V add a bias,
     ``llama3_rope`` that its rotary frequencies are scaled by LLAMA3_ROPE, ``head_norm`` that every
-    head of Q and K is normalized, ``post_norms`` that what is added to the residual is too. ``fused``
-    puts Q, K and V into one tensor, gate and up into another. ``chat`` are the tokens before and
-    behind a turn, of a vocabulary of pieces; ``lines`` its runs of line ends. Tokens see ``window`` others, if it is given, and the
-    first ``rotary`` elements of a head are rotated."""
+    head of Q and K is normalized, ``post_norms`` that what is added to the residual is too.
+    ``fused`` puts Q, K and V into one tensor, gate and up into another. ``chat`` are the tokens
+    before and behind a turn, of a vocabulary of pieces; ``lines`` its runs of line ends. Tokens see
+    ``window`` tokens, if it is given, and the first ``rotary`` elements of a head are rotated."""
 
     architecture: str
     pre: str
@@ -147,7 +147,7 @@ def pieces(family: Family) -> tuple[list[str], list[float], list[int]]:
     """SentencePiece's vocabulary of tokens_pieces.json with a family's own tokens: texts, scores
     and types."""
     learned = json.loads((HERE / "tokens_pieces.json").read_text(encoding="utf-8"))
-    added = {text: gguf.TokenType.CONTROL for text in family.chat}
+    added = dict.fromkeys(family.chat, gguf.TokenType.CONTROL)
     added |= dict.fromkeys(family.lines, gguf.TokenType.USER_DEFINED)
     return (
         [*learned["tokens"], *added],
