@@ -133,6 +133,21 @@ def test_a_window(
         assert_close(got[:tokens], case.reference()[y.name][:tokens], 2e-3)
 
 
+@pytest.mark.parametrize("device", ["workgroup", "subgroup"])
+def test_only_spans_that_a_token_sees_are_joined(harness: Harness, device: str) -> None:
+    """Many tokens, whose windows lie in other spans: those that no workgroup wrote still have what
+    an attention before left there."""
+    kv = layout("grouped", True)
+    case, _ = case_of(device, kv, 130, 120, 120, scattered(kv))
+    b = builder(device, 120)
+    qkv = state("qkv", *case.arrays["qkv"].shape)
+    ops.attention(b, qkv, kv, 0, Reach(0, "own"))
+    y = ops.attention(b, qkv, kv, 0, Reach(20, "own"))
+    case.plan = b.build()
+    (got,) = harness.run(case, [y])
+    assert_close(got, case.reference()[y.name], 2e-3)
+
+
 @pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize(("device", "tokens", "capacity"), STEPS)
 def test_a_part_of_a_head_is_rotated(
