@@ -1,4 +1,5 @@
-"""Gemma 3 270M, a real file: what it says on the CPU device is what transformers computes."""
+"""Gemma 3 270M, a real file: what it says on the CPU device is what transformers computes, and
+its tokens are those of llama.cpp."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from tests.native import NativeHost
 GOLDEN: dict[str, Any] = json.loads(
     (ROOT / "tests/golden/gemma3_270m.json").read_text(encoding="utf-8")
 )
+TOKENS = json.loads((ROOT / "tests/golden/tokens_gemma3.json").read_text(encoding="utf-8"))
 DECIDED = 0.05  # of a margin; where two tokens are closer, either may come
 CONTEXT = 1024  # more than the window of 512
 
@@ -43,12 +45,14 @@ def agreed(got: list[int], prompt: dict[str, Any]) -> int:
 
 
 @pytest.mark.golden
-def test_tokens_and_greedy_text_equal_the_oracle(path: Path) -> None:
+def test_tokens_and_greedy_text_equal_the_oracles(path: Path) -> None:
     async def run() -> None:
         engine = Engine(NativeHost(path))
         await engine.load(LoadConfig(context=CONTEXT), lambda *_: None)
         assert engine._ready
         encoder: Encoder = engine._ready.model.encoder
+        for text, ids in TOKENS:
+            assert await encoder.encode(text) == ids, text
         for prompt in GOLDEN["prompts"]:
             bos, *ids = prompt["prompt_ids"]
             assert await encoder.encode(prompt["text"]) == ids
