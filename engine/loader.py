@@ -24,7 +24,6 @@ from engine.models.plans import (
     PREFILL,
     SAMPLE,
     build_plans,
-    rope_table,
 )
 from engine.ops.attention import KV_BLOCK, KVLayout
 from engine.ops.state import STEP, StepRecord
@@ -174,22 +173,24 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             plans = {name: plan.varied(choices) for name, plan in plans.items()}
         num_blocks = first_blocks(budget)
         tensors = persistent_tensors(plans.values()) | pools_of(plans.values(), num_blocks)
-        factors = model.config.rope_factors
-        extra = [factors] if factors else []  # a weight of no plan
+        ropes = {rope: rope.factors_in(context) for rope in model.config.ropes}
+        extra = [factors for factors in ropes.values() if factors]  # weights of no plan
         weights = weights_of(plans.values()) + extra
         await device.allocate([*tensors.values(), *extra])
-        if not factors:
-            device.write(kv.rope, rope_table(model.config, context))
+        for rope, factors in ropes.items():
+            if not factors:
+                device.write(kv.rope(rope.name), rope.table(context))
         # In this order, as each begins with work for this thread; then all three mostly wait.
         _, encoder, _ = await _together(
             device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),
             host.open_tokenizer(tokenizer),
             _upload(host, device, gguf, manifest, weights, first, progress),
         )
-        if factors:
-            # Only now have they come; the device has them, as it has all weights.
-            divisors = array("f", await device.read(factors))[: kv.head_dim // 2]
-            device.write(kv.rope, rope_table(model.config, context, divisors))
+        for rope, factors in ropes.items():
+            if factors:
+                # Only now have they come; the device has them, as it has all weights.
+                divisors = array("f", await device.read(factors))[: rope.rotary // 2]
+                device.write(kv.rope(rope.name), rope.table(context, divisors))
         sample = await _warm_up(host, device, context, progress)
         table = token_bytes(gguf.metadata)
         special = special_ids(gguf.metadata)

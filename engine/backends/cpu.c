@@ -171,14 +171,18 @@ static void quantize(const float *x, int blocks, Block *out) {
   }
 }
 
-// silu(g) * u of f pairs.
-static void gate(const float *g, const float *u, int f, float *y) {
+// act(g) * u of f pairs; act is SiLU, or GELU by tanh: x / (1 + e^-s) with s = x or
+// 2 sqrt(2 / pi) (x + 0.044715 x^3).
+static void gate(const float *g, const float *u, int f, int gelu, float *y) {
   for (int i = 0; i < f; i += 4) {
     float in[8] = {0}, out[4];
     int count = f - i < 4 ? f - i : 4;
     for (int j = 0; j < count; j++) in[j] = g[i + j], in[4 + j] = u[i + j];
     v128_t v = wasm_v128_load(in), one = wasm_f32x4_splat(1);
-    v128_t share = wasm_f32x4_div(v, wasm_f32x4_add(one, exp_of(wasm_f32x4_neg(v))));
+    v128_t cubic = wasm_f32x4_mul(wasm_f32x4_mul(v, v), wasm_f32x4_splat(0.0713548163f));
+    v128_t slope = wasm_f32x4_add(cubic, wasm_f32x4_splat(1.5957691216f));
+    v128_t s = gelu ? wasm_f32x4_mul(v, slope) : v;
+    v128_t share = wasm_f32x4_div(v, wasm_f32x4_add(one, exp_of(wasm_f32x4_neg(s))));
     wasm_v128_store(out, wasm_f32x4_mul(share, wasm_v128_load(in + 4)));
     for (int j = 0; j < count; j++) y[i + j] = out[j];
   }
@@ -193,7 +197,7 @@ EXPORT int linear_scratch(int capacity, int n, int k) {
 // x (capacity, k), w (n, k) quantized, y (capacity, width), of which n / parts from `first` on are
 // written; gain, bias and residual, which are as wide as y, may be null.
 EXPORT void linear(const uint32_t *step, const float *x, const uint8_t *w, float *y,
-                   uint8_t *scratch, Quant quant, int capacity, int n, int k, int parts,
+                   uint8_t *scratch, Quant quant, int capacity, int n, int k, int parts, int gelu,
                    int width, int first, const float *gain, float eps, const float *bias,
                    const float *residual) {
   int blocks = k / BLOCK, m = (int)step[NUM_TOKENS] < capacity ? (int)step[NUM_TOKENS] : capacity;
@@ -215,12 +219,27 @@ EXPORT void linear(const uint32_t *step, const float *x, const uint8_t *w, float
   for (int t = 0; residual && t < m; t++)
     for (int i = 0; i < n; i++) out[t * stride + i] += residual[t * width + first + i];
   for (int t = 0; parts == 2 && t < m; t++)
-    gate(out + t * n, out + t * n + n / 2, n / 2, y + t * (n / 2));
+    gate(out + t * n, out + t * n + n / 2, n / 2, gelu, y + t * (n / 2));
 }
 
-// y (tokens, k) = the rows of w (vocab, k) that ids name.
+// `gate` in engine/ops/linear.py: x (tokens, 2 f) -> y (tokens, f).
+EXPORT void gate_rows(const uint32_t *step, const float *x, float *y, int f, int gelu) {
+  for (uint32_t t = 0; t < step[NUM_TOKENS]; t++)
+    gate(x + t * 2 * f, x + t * 2 * f + f, f, gelu, y + t * f);
+}
+
+// `rmsnorm` in engine/ops/norm.py: x (tokens, k) -> y of that shape; residual may be null.
+EXPORT void rmsnorm(const uint32_t *step, const float *x, const float *gain, const float *residual,
+                    float *y, int k, float eps) {
+  for (uint32_t t = 0; t < step[NUM_TOKENS]; t++) {
+    normalize(x + t * k, gain, eps, k, y + t * k);
+    for (int i = 0; residual && i < k; i++) y[t * k + i] += residual[t * k + i];
+  }
+}
+
+// y (tokens, k) = the rows of w (vocab, k) that ids name, times `scale`.
 EXPORT void embed(const uint32_t *step, const uint32_t *ids, const uint8_t *w, float *y,
-                  Quant quant, int k) {
+                  Quant quant, int k, float scale) {
   int blocks = k / BLOCK, row = blocks * bytes_of(quant);
   for (uint32_t t = 0; t < step[NUM_TOKENS]; t++)
     for (int b = 0; b < blocks; b++) {
@@ -231,7 +250,8 @@ EXPORT void embed(const uint32_t *step, const uint32_t *ids, const uint8_t *w, f
       unpack(quant, block, q);
       for (int i = 0; i < 4; i++) wasm_v128_store(values + 8 * i, q[i]);
       for (int i = 0; i < BLOCK; i++)
-        y[t * k + b * BLOCK + i] = d * (float)(values[i] - (quant == Q4_0 ? 8 : 0)) + m;
+        y[t * k + b * BLOCK + i] =
+            (d * (float)(values[i] - (quant == Q4_0 ? 8 : 0)) + m) * scale;
     }
 }
 
@@ -246,12 +266,12 @@ INLINE int place(const uint32_t *table, int position, int head, int kv_heads, in
 }
 
 // rotate_and_store in engine/ops/attention.py: qkv (tokens, q_heads + 2 kv_heads, dim),
-// rope (context, dim / 2, 2), q (tokens, q_heads, dim).
+// rope (context, dim / 2, 2), q (tokens, q_heads, dim); `rotary` elements of a head are rotated.
 EXPORT void rope_store(const uint32_t *step, const uint32_t *table, const float *rope,
                        const float *qkv, float *q, float *k_pool, float *v_pool, int q_heads,
-                       int kv_heads, int dim, int halves) {
-  // Pair i is (i, i + dim / 2) or (2i, 2i + 1).
-  int stride = halves ? 1 : 2, apart = halves ? dim / 2 : 1;
+                       int kv_heads, int dim, int rotary, int halves) {
+  // Pair i is (i, i + rotary / 2) or (2i, 2i + 1).
+  int stride = halves ? 1 : 2, apart = halves ? rotary / 2 : 1;
   for (int t = 0; t < (int)step[NUM_TOKENS]; t++) {
     int position = (int)step[POSITION] + t;
     const float *turn = rope + position * dim, *in = qkv + t * (q_heads + 2 * kv_heads) * dim;
@@ -259,7 +279,8 @@ EXPORT void rope_store(const uint32_t *step, const uint32_t *table, const float 
       float *out = head < q_heads
                        ? q + (t * q_heads + head) * dim
                        : k_pool + place(table, position, head - q_heads, kv_heads, dim);
-      for (int i = 0; i < dim / 2; i++) {
+      for (int i = rotary; i < dim; i++) out[i] = in[i];
+      for (int i = 0; i < rotary / 2; i++) {
         float low = in[stride * i], high = in[stride * i + apart];
         out[stride * i] = low * turn[2 * i] - high * turn[2 * i + 1];
         out[stride * i + apart] = low * turn[2 * i + 1] + high * turn[2 * i];
@@ -270,19 +291,26 @@ EXPORT void rope_store(const uint32_t *step, const uint32_t *table, const float 
   }
 }
 
+// The end of the tokens from `from` on that lie in the same block, `length` at most.
+INLINE int block_end(int from, int length) {
+  int end = (from / KV_BLOCK + 1) * KV_BLOCK;
+  return end < length ? end : length;
+}
+
 // Sums of values for 4 * C elements of R query heads; `values` is the pool from these elements on.
-INLINE void mix(const int R, const int C, const float *values, const uint32_t *table, int length,
-                int head, int kv_heads, int dim, const float *weights, int stride, float *y) {
+INLINE void mix(const int R, const int C, const float *values, const uint32_t *table, int first,
+                int length, int head, int kv_heads, int dim, const float *weights, int stride,
+                float *y) {
   v128_t sums[R * C];
   for (int i = 0; i < R * C; i++) sums[i] = wasm_f32x4_splat(0);
-  for (int from = 0; from < length; from += KV_BLOCK) {
+  for (int from = first, to; from < length; from = to) {
     const float *row = values + place(table, from, head, kv_heads, dim);
-    int to = length - from < KV_BLOCK ? length : from + KV_BLOCK;
+    to = block_end(from, length);
     for (int t = from; t < to; t++, row += dim) {
       v128_t v[C];
       for (int c = 0; c < C; c++) v[c] = wasm_v128_load(row + 4 * c);
       for (int r = 0; r < R; r++) {
-        v128_t weight = wasm_v128_load32_splat(weights + r * stride + t);
+        v128_t weight = wasm_v128_load32_splat(weights + r * stride + t - first);
         for (int c = 0; c < C; c++)
           sums[r * C + c] = wasm_f32x4_add(sums[r * C + c], wasm_f32x4_mul(weight, v[c]));
       }
@@ -308,14 +336,15 @@ static void softmax(float *scores, int length) {
     wasm_v128_store(scores + t, wasm_f32x4_mul(wasm_v128_load(scores + t), inverse));
 }
 
-// R query heads of one token that share a KV head: q (R, dim) -> y (R, dim).
+// R query heads of one token that share a KV head: q (R, dim) -> y (R, dim). It sees the tokens from
+// `first` on.
 INLINE void attend(const int R, const float *q, const float *keys, const float *values,
-                   const uint32_t *table, int length, int head, int kv_heads, int dim, float scale,
-                   float *scores, float *y) {
-  int stride = (length + 3) / 4 * 4, d = 0;
-  for (int from = 0; from < length; from += KV_BLOCK) {
+                   const uint32_t *table, int first, int length, int head, int kv_heads, int dim,
+                   float scale, float *scores, float *y) {
+  int stride = (length - first + 3) / 4 * 4, d = 0;
+  for (int from = first, to; from < length; from = to) {
     const float *key = keys + place(table, from, head, kv_heads, dim);
-    int to = length - from < KV_BLOCK ? length : from + KV_BLOCK;
+    to = block_end(from, length);
     for (int t = from; t < to; t++, key += dim) {
       v128_t sums[R];
       for (int r = 0; r < R; r++) sums[r] = wasm_f32x4_splat(0);
@@ -324,31 +353,34 @@ INLINE void attend(const int R, const float *q, const float *keys, const float *
         for (int r = 0; r < R; r++)
           sums[r] = wasm_f32x4_add(sums[r], wasm_f32x4_mul(k, wasm_v128_load(q + r * dim + i)));
       }
-      for (int r = 0; r < R; r++) scores[r * stride + t] = sum_of(sums[r]) * scale;
+      for (int r = 0; r < R; r++) scores[r * stride + t - first] = sum_of(sums[r]) * scale;
     }
   }
-  for (int r = 0; r < R; r++) softmax(scores + r * stride, length);
+  for (int r = 0; r < R; r++) softmax(scores + r * stride, length - first);
   for (; d + 16 <= dim; d += 16)
-    mix(R, 4, values + d, table, length, head, kv_heads, dim, scores, stride, y + d);
+    mix(R, 4, values + d, table, first, length, head, kv_heads, dim, scores, stride, y + d);
   for (; d < dim; d += 8)
-    mix(R, 2, values + d, table, length, head, kv_heads, dim, scores, stride, y + d);
+    mix(R, 2, values + d, table, first, length, head, kv_heads, dim, scores, stride, y + d);
 }
 
 // Bytes that `attention` needs of scratch memory: scores of three query heads.
 EXPORT int attention_scratch(int context) { return 3 * (context + 3) * (int)sizeof(float); }
 
-// `attend` in engine/ops/attention.py: q (tokens, q_heads, dim) -> y of the same shape.
+// `attend` in engine/ops/attention.py: q (tokens, q_heads, dim) -> y of the same shape. A token
+// sees the last `window` tokens, or all if that is 0.
 EXPORT void attention(const uint32_t *step, const uint32_t *table, const float *q,
                       const float *k_pool, const float *v_pool, float *y, float *scratch,
-                      int q_heads, int kv_heads, int dim, float scale) {
+                      int q_heads, int kv_heads, int dim, float scale, int window) {
   int group = q_heads / kv_heads;
   for (int t = 0; t < (int)step[NUM_TOKENS]; t++) {
     int length = (int)step[POSITION] + t + 1;
+    int first = window && window < length ? length - window : 0;
     for (int h = 0, heads; h < q_heads; h += heads) {
       int head = h / group, at = (t * q_heads + h) * dim, left = group - h % group;
       heads = left < 3 ? left : 3;  // of those that share these keys
 #define ATTEND(R) \
-  attend(R, q + at, k_pool, v_pool, table, length, head, kv_heads, dim, scale, scratch, y + at)
+  attend(R, q + at, k_pool, v_pool, table, first, length, head, kv_heads, dim, scale, scratch, \
+         y + at)
       if (heads == 3) ATTEND(3);
       if (heads == 2) ATTEND(2);
       if (heads == 1) ATTEND(1);

@@ -45,7 +45,9 @@ class Native:
         self._ops: dict[str, Callable[[Call, Mapping[str, Any]], Run | None]] = {
             "attention": self._attention,
             "embed": self._embed,
+            "gate": self._gate,
             "linear": self._linear,
+            "rmsnorm": self._rmsnorm,
             "rope_store": self._rope_store,
         }
 
@@ -63,7 +65,8 @@ class Native:
         if not (isinstance(w, Weight) and self.kept_as(w)):
             return None
         arrays = [a[name] for name in ("step", "tokens", "w", "y")]
-        return Bound(self._library.embed, *arrays, QUANTS.index(self.kept_as(w)), w.shape[1])
+        scale = self._float(_overrides(call)["SCALE"])
+        return Bound(self._library.embed, *arrays, QUANTS.index(self.kept_as(w)), w.shape[1], scale)
 
     def _linear(self, call: Call, a: Mapping[str, Any]) -> Run | None:
         w, y = call.args["w"], call.args["y"]
@@ -76,6 +79,7 @@ class Native:
             *(a[name] for name in ("step", "x", "w", "y")),
             self._scratch_of(self._library.linear_scratch(capacity, n, k)),
             *(QUANTS.index(self.kept_as(w)), capacity, n, k, call.shader.consts["PARTS"]),
+            _is_gelu(call),
             *(width, int(_overrides(call)["FIRST"])),
             a.get("norm"),
             self._float(_overrides(call).get("EPS", 0.0)),
@@ -86,8 +90,9 @@ class Native:
     def _rope_store(self, call: Call, a: Mapping[str, Any]) -> Run:
         numbers, (_, kv_heads, _, dim) = _overrides(call), call.args["k_pool"].shape
         names = ("step", "block_table", "rope", "qkv", "q", "k_pool", "v_pool")
-        sizes = (int(numbers["Q_HEADS"]), kv_heads, dim, int(numbers["HALVES"]))
-        return Bound(self._library.rope_store, *(a[name] for name in names), *sizes)
+        sizes = (int(numbers["Q_HEADS"]), kv_heads, dim)
+        turned = (int(numbers["ROTARY"]), int(numbers["HALVES"]))
+        return Bound(self._library.rope_store, *(a[name] for name in names), *sizes, *turned)
 
     def _attention(self, call: Call, a: Mapping[str, Any]) -> Run:
         numbers, (_, kv_heads, block, dim) = _overrides(call), call.args["k_pool"].shape
@@ -98,7 +103,17 @@ class Native:
             self._scratch_of(self._library.attention_scratch(context)),
             *(int(numbers["Q_HEADS"]), kv_heads, dim),
             self._float(numbers["SCALE"]),
+            int(numbers["WINDOW"]),
         )
+
+    def _gate(self, call: Call, a: Mapping[str, Any]) -> Run:
+        arrays = [a[name] for name in ("step", "x", "y")]
+        return Bound(self._library.gate_rows, *arrays, call.args["y"].shape[1], _is_gelu(call))
+
+    def _rmsnorm(self, call: Call, a: Mapping[str, Any]) -> Run:
+        arrays = (a["step"], a["x"], a["norm"], a.get("residual"), a["y"])
+        eps = self._float(_overrides(call)["EPS"])
+        return Bound(self._library.rmsnorm, *arrays, call.args["x"].shape[1], eps)
 
     def _scratch_of(self, nbytes: int) -> Any:
         """Memory that a kernel may use while it runs; most calls share it."""
@@ -130,6 +145,12 @@ def _plain(argument: Any) -> Any:
         return argument
     assert argument.flags.c_contiguous
     return argument.__array_interface__["data"][0]
+
+
+def _is_gelu(call: Call) -> int:
+    """Whether a gate is GELU's, as the shader is joined with the piece for it."""
+    assert call.shader is not None
+    return int("act_gelu" in call.shader.lib)
 
 
 def _overrides(call: Call) -> Mapping[str, int | float]:

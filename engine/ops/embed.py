@@ -14,8 +14,8 @@ from engine.weights.quants import weight_lib
 WORKGROUP = 64
 
 
-def embed(b: PlanBuilder, tokens: Tensor, w: Weight) -> Tensor:
-    """``w[tokens]``: tokens (M,) u32, w (vocab, K) -> (M, K) f32."""
+def embed(b: PlanBuilder, tokens: Tensor, w: Weight, scale: float = 1.0) -> Tensor:
+    """``w[tokens] * scale``: tokens (M,) u32, w (vocab, K) -> (M, K) f32."""
     k = w.shape[1]
     y = b.activation("embed", b.tokens, k)
     slots = (STEP_SLOT, Slot("tokens", "array<u32>"), *weight_slots("w", w))
@@ -24,17 +24,19 @@ def embed(b: PlanBuilder, tokens: Tensor, w: Weight) -> Tensor:
         (*slots, Slot("y", "array<vec4<f32>>", "read_write")),
         lib=("step", *weight_lib(w.format)),
         consts={"WORKGROUP": WORKGROUP},
-        overrides={"K": k},
+        overrides={"K": k, "SCALE": scale},
     )
     args = {"step": STEP, "tokens": tokens, "w": w, "y": y}
     grid = Grid(ceil(k // 32 / WORKGROUP), tokens=1 if b.tokens > 1 else 0)
-    b.call(Call("embed", args, ("y",), _embed_reference, shader, grid))
+
+    def reference(a: Mapping[str, Any]) -> None:
+        import numpy as np
+
+        n = int(a["step"][NUM_TOKENS])
+        a["y"][:n] = a["w"][a["tokens"][:n]] * np.float32(scale)
+
+    b.call(Call("embed", args, ("y",), reference, shader, grid))
     return y
-
-
-def _embed_reference(args: Mapping[str, Any]) -> None:
-    n = int(args["step"][NUM_TOKENS])
-    args["y"][:n] = args["w"][args["tokens"][:n]]
 
 
 def last_token(b: PlanBuilder, x: Tensor, y: Tensor) -> None:

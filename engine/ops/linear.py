@@ -18,6 +18,7 @@ from math import ceil
 from typing import Any
 
 from engine.ops.embed import weight_slots
+from engine.ops.gate import Act, gate, gated
 from engine.ops.norm import norm_team, normalize, rmsnorm
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant, Weight
@@ -52,16 +53,18 @@ class _Layer:
     bias: Weight | None
     residual: Tensor | None
     first: int = 0
+    act: Act = "silu"
 
     @property
     def rows(self) -> int:
         return self.w.shape[0] // self.parts
 
     @property
-    def finish(self) -> str:
+    def finish(self) -> tuple[str, ...]:
+        """The pieces of WGSL that end the kernel."""
         if self.parts == 2:
-            return "finish_silu"
-        return "finish_add" if self.residual else "finish_store"
+            return (f"act_{self.act}", "finish_gate")
+        return ("finish_add",) if self.residual else ("finish_store",)
 
 
 def linear(
@@ -87,10 +90,16 @@ def linear(
     return y
 
 
-def gated_linear(b: PlanBuilder, x: Tensor, w: Weight, *, norm: Norm | None = None) -> Tensor:
-    """``silu(g) * u`` with ``g, u = split(norm(x) @ w.T)``: x (M, K), w (2F, K) -> (M, F) f32."""
-    y = b.activation("gated", x.shape[0], w.shape[0] // 2)
-    _emit(b, [_Layer(x, w, y, 2, norm, None, None)])
+def gated_linear(
+    b: PlanBuilder, x: Tensor, w: Weight | Stack, *, norm: Norm | None = None, act: Act = "silu"
+) -> Tensor:
+    """``act(g) * u`` with ``g, u = split(norm(x) @ w.T)``: x (M, K), w (2F, K) -> (M, F) f32. One
+    matrix is one call; a stack of several takes one for each, and one for the gate."""
+    parts = w if isinstance(w, tuple) else (w,)
+    if len(parts) > 1:
+        return gate(b, linear(b, x, parts, norm=norm), act)
+    y = b.activation("gated", x.shape[0], parts[0].shape[0] // 2)
+    _emit(b, [_Layer(x, parts[0], y, 2, norm, None, None, act=act)])
     return y
 
 
@@ -154,7 +163,7 @@ def _call(
     args["y"] = layer.y
     slots.append(Slot("y", "array<f32>", "read_write"))
     assert len(slots) <= MOST_SLOTS, "bias and residual together, on a weight of three planes"
-    lib = (*lib, "bias_add" if layer.bias else "bias_none", layer.finish)
+    lib = (*lib, "bias_add" if layer.bias else "bias_none", *layer.finish)
     shader = Shader(
         name,
         tuple(slots),
@@ -402,7 +411,7 @@ def _reference(layer: _Layer) -> Any:
             y = y + a["bias"][own]
         if "residual" in a:
             y = y + a["residual"][:n, own]
-        a["y"][:n, own] = _silu_gate(y) if layer.parts == 2 else y
+        a["y"][:n, own] = gated(y, layer.act) if layer.parts == 2 else y
 
     return reference
 
@@ -415,13 +424,6 @@ def _dequantized(a: Mapping[str, Any], n: int) -> Any:
     parts = _uncrossed(words) if pairs else words.view(np.int8).astype(np.int32)
     q = parts[:, :, 0] if parts.shape[2] == 1 else parts[:, :, 0] * 128 + parts[:, :, 1]
     return (q * a["x_scales"][:n, :, :1]).reshape(n, -1).astype(np.float32)
-
-
-def _silu_gate(y: Any) -> Any:
-    import numpy as np
-
-    gate, up = np.split(y, 2, axis=-1)
-    return gate / (1 + np.exp(-gate)) * up
 
 
 def matmul(x: Any, w: Any) -> Any:

@@ -12,7 +12,8 @@ import numpy as np
 from engine import ops
 from engine.backends.cpu import CpuDevice
 from engine.backends.native import Native, open_native
-from engine.ops.attention import KVLayout
+from engine.ops.attention import KVLayout, Reach
+from engine.ops.gate import gate
 from engine.ops.linear import Norm
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
@@ -36,7 +37,11 @@ SHAPES = [
 ]
 # f32 sums in another order; and where activations are rounded to 16 bits per block of 32.
 TOLERANCE, ROUNDED = 2e-6, 2e-4
-HEADS = [(9, 3, 64, False), (4, 4, 24, True), (14, 2, 16, True), (2, 1, 8, False)]
+# Query heads, KV heads, elements of a head, of these the rotated ones, whether as halves.
+HEADS = [
+    *((9, 3, 64, 0, False), (4, 4, 24, 0, True), (14, 2, 16, 0, True), (2, 1, 8, 0, False)),
+    *((4, 1, 256, 0, True), (2, 2, 24, 12, True), (2, 2, 24, 12, False)),
+]
 
 
 def blocks(kind: str, nbytes: int) -> np.ndarray:
@@ -139,19 +144,20 @@ def cases() -> Iterator[Case]:
         for tokens in (1, 6):
             yield fused(kind, tokens)
             yield stacked(kind, tokens)
-            yield Case(
-                f"gated {kind}, {tokens} tokens",
-                lambda b, m=tokens, kind=kind: ops.gated_linear(
-                    b, state("x", m, 64), weight("w", 52, 64, quant=kind)
-                ),
-                {"x": exact(1, tokens, 64) * 30},  # beyond where e^x overflows
-                tokens,
-                tokens,
-            )
+            for act in ("silu", "gelu"):
+                yield Case(
+                    f"{act}-gated {kind}, {tokens} tokens",
+                    lambda b, m=tokens, kind=kind, act=act: ops.gated_linear(
+                        b, state("x", m, 64), weight("w", 52, 64, quant=kind), act=act
+                    ),
+                    {"x": exact(1, tokens, 64) * 30},  # beyond where e^x overflows
+                    tokens,
+                    tokens,
+                )
         yield Case(
             f"embed {kind}",
             lambda b, kind=kind: ops.embed(
-                b, state("tokens", 61, dtype="u32"), weight("w", 61, 96, quant=kind)
+                b, state("tokens", 61, dtype="u32"), weight("w", 61, 96, quant=kind), 25.5
             ),
             {"tokens": np.random.default_rng(0).permutation(61).astype(np.uint32)},
             61,
@@ -162,10 +168,20 @@ def cases() -> Iterator[Case]:
         lambda b: ops.linear(b, state("x", 1, 64), weight("w", 8, 64, quant="Q4_1")),
         {"x": np.zeros((1, 64), np.float32)},
     )
-    for q_heads, kv_heads, dim, halves in HEADS:
+    for tokens, added in ((1, True), (7, True), (7, False)):
+        yield norm(tokens, added)
+        yield Case(
+            f"gate, {tokens} tokens",
+            lambda b, m=tokens, act="gelu" if added else "silu": gate(b, state("x", m, 74), act),
+            {"x": numbers(1, tokens, 74)},
+            tokens,
+            tokens,
+        )
+    for q_heads, kv_heads, dim, rotary, halves in HEADS:
         for tokens, position in ((1, 0), (1, 100), (7, 0), (7, 43)):
-            kv = KVLayout(8, 128, q_heads, kv_heads, dim, dim**-0.5, halves)
-            yield attention(kv, tokens, position)
+            kv = KVLayout(8, 128, q_heads, kv_heads, dim, dim**-0.5, halves, rotary)
+            for window in (0, 1, 20, 32):
+                yield attention(kv, tokens, position, window)
 
 
 def fused(kind: str, tokens: int) -> Case:
@@ -194,24 +210,44 @@ def stacked(kind: str, tokens: int) -> Case:
     return Case(f"stacked {kind}, {tokens} tokens", build, inputs, tokens, tokens)
 
 
-def attention(kv: KVLayout, tokens: int, position: int) -> Case:
-    """Attention over a scattered block table; what lies behind the sequence is not a number."""
+def norm(tokens: int, added: bool) -> Case:
+    """A norm on its own, added to a residual or not."""
+
+    def build(b: PlanBuilder) -> None:
+        residual = state("residual", 8, 96) if added else None
+        ops.rmsnorm(b, state("x", 8, 96), weight("gain", 96), 1e-5, residual)
+
+    inputs = {"x": rows(numbers(1, tokens, 96), 8), "residual": rows(numbers(2, tokens, 96), 8)}
+    return Case(f"norm, {tokens} tokens, {added}", build, inputs, 8, tokens)
+
+
+def attention(kv: KVLayout, tokens: int, position: int, window: int) -> Case:
+    """Attention over a scattered block table; what lies behind the sequence, or before any window,
+    is not a number."""
     qkv = numbers(1, tokens, (kv.q_heads + 2 * kv.kv_heads) * kv.head_dim)
     table = np.random.default_rng(2).permutation(kv.max_blocks).astype(np.uint32)
-    inputs = {"qkv": qkv, kv.block_table.name: table, kv.rope.name: numbers(3, *kv.rope.shape)}
+    inputs = {"qkv": qkv, kv.block_table.name: table, "own": turns(kv)}
     for which in "kv":
         pool = np.full(kv.pool(which, 0).shape, np.nan, np.float32)
-        for i in range(position):
+        for i in range(max(0, position + 1 - window) if window else 0, position):
             pool[table[i // 16], :, i % 16] = numbers(i, kv.kv_heads, kv.head_dim)
         inputs[kv.pool(which, 0).name] = pool
     return Case(
-        f"attention of {kv.q_heads}/{kv.kv_heads} heads of {kv.head_dim}, {tokens} at {position}",
-        lambda b: ops.attention(b, state("qkv", *qkv.shape), kv, 0),
+        f"attention of {kv.q_heads}/{kv.kv_heads} heads of {kv.head_dim}, {kv.rotary} rotated, as"
+        f" halves {kv.halves}, {tokens} at {position}, window {window}",
+        lambda b: ops.attention(b, state("qkv", *qkv.shape), kv, 0, Reach(window, "own")),
         inputs,
         tokens,
         tokens,
         position,
     )
+
+
+def turns(kv: KVLayout) -> np.ndarray:
+    """Any numbers as cosines and sines; 1 and 0 where nothing is rotated."""
+    table = numbers(3, *kv.rope().shape)
+    table[:, kv.rotated // 2 :] = (1, 0)
+    return table
 
 
 async def main() -> str:

@@ -14,17 +14,18 @@ import pytest
 
 from engine.backends.base import weights_of
 from engine.models import Model, open_model
-from engine.models.plans import rope_table
+from engine.ops import KVLayout
 from engine.ops.state import SAMPLED, StepRecord, tokens_tensor
 from engine.plan import PlanBuilder, Tensor
 from engine.weights.gguf import read_header
 from tests.conftest import ROOT
+from tests.golden.make_tiny import MODELS
 from tests.kernels.cases import DEVICES
 from tests.kernels.harness import Case, Harness
 
 GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))
 TINY = ROOT / "tests/golden/tiny.gguf"
-NAMES = ["tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3"]
+NAMES = [*MODELS]
 CONTEXT = 128
 
 
@@ -53,25 +54,27 @@ def tiny_case(
     b.tokens = 1
     logits = model.head(b, x)
     case = Case(b.build(), {}, {}, StepRecord(position, len(tokens)), 1 << 16)
-    case = tiny_inputs(case, model, kv.rope.shape, path)
+    case = tiny_inputs(case, model, kv, path)
     case.arrays = {**case.arrays, "tokens": np.array(tokens, np.uint32)}
     return case, logits
 
 
-def tiny_inputs(case: Case, model: Model, rope: tuple[int, ...], path: Path = TINY) -> Case:
+def tiny_inputs(case: Case, model: Model, kv: KVLayout, path: Path = TINY) -> Case:
     """The case with the tables and the weights of a tiny model."""
     reader = gguf_oracle.GGUFReader(path)
     weights = {
         t.name: gguf_oracle.dequantize(t.data, t.tensor_type).reshape(t.shape[::-1])
         for t in reader.tensors
     }
-    factors = model.config.rope_factors  # a weight of no kernel
-    table = rope_table(model.config, CONTEXT, list(weights.pop(factors.name)) if factors else ())
+    case.arrays = {"block_table": np.array([3, 9, 1, 4, 0, 7, 2, 8], np.uint32)}
+    for rope in model.config.ropes:
+        factors = rope.factors_in(CONTEXT)
+        table = rope.table(CONTEXT, list(weights[factors.name]) if factors else ())
+        shape = kv.rope(rope.name).shape
+        case.arrays[rope.name] = np.frombuffer(table, np.float32).reshape(shape)
+        for own in rope.weights():  # they are weights of no kernel
+            del weights[own.name]
     case.weights = weights
-    case.arrays = {
-        "rope": np.frombuffer(table, np.float32).reshape(rope),
-        "block_table": np.array([3, 9, 1, 4, 0, 7, 2, 8], np.uint32),
-    }
     return case
 
 
@@ -110,6 +113,24 @@ def test_heads_may_be_quantized_differently(harness: Harness, device: str, count
     assert got.argmax() == want.argmax()
 
 
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("device", ["plain-q16", "workgroup"])
+def test_gate_and_up_may_be_quantized_differently(
+    harness: Harness, device: str, count: int
+) -> None:
+    kinds = {"blk.0.ffn_up.weight": "F16", "blk.1.ffn_gate.weight": "Q8_0"}
+    tokens = [int(t) for t in np.random.default_rng(2).integers(1, 500, count)]
+    case, logits = tiny_case(device, tokens, kinds=kinds)
+    own = {w.name: w.quant for w in weights_of([case.plan]) if "ffn_gate_up" in w.name}
+    assert [own["blk.0.ffn_gate_up.0"], own["blk.0.ffn_gate_up.1"]] == ["Q4_1", "F16"]
+    assert [own["blk.1.ffn_gate_up.0"], own["blk.1.ffn_gate_up.1"]] == ["Q8_0", "Q4_1"]
+    assert own["blk.2.ffn_gate_up"] == "Q4_1"
+    (got,) = harness.run(case, [logits])
+    want = case.reference()[logits.name]
+    assert cosine(got, want) > 0.9999
+    assert got.argmax() == want.argmax()
+
+
 @pytest.mark.golden
 @pytest.mark.parametrize("device", [d for d in DEVICES if DEVICES[d].activations != "q8"])
 def test_a_burst_equals_the_oracle(harness: Harness, device: str) -> None:
@@ -132,7 +153,7 @@ def burst_case(device: str, blocks: int) -> tuple[Case, list[int]]:
     b = PlanBuilder("case", DEVICES[device])
     tokens = tokens_tensor(4)
     ops.sample(b, model.head(b, model.layers(b, tokens, kv)), tokens)
-    case = tiny_inputs(Case(b.build(), {}, {}, StepRecord(0, 1)), model, kv.rope.shape)
+    case = tiny_inputs(Case(b.build(), {}, {}, StepRecord(0, 1)), model, kv)
     case.arrays = {**case.arrays, "tokens": np.array([*prompt["prompt_ids"], 0, 0, 0], np.uint32)}
     return case, prompt["ids"]
 

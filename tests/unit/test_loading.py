@@ -22,7 +22,7 @@ from engine.config import Activations, LoadConfig
 from engine.engine import Engine, describe
 from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
-from engine.models.plans import PREFILL, rope_table
+from engine.models.plans import PREFILL
 from engine.plan import Tensor, Traits
 from engine.weights.dequantize import SIGNED_BYTES, as_q8_0, dequantize
 from engine.weights.gguf import read_header
@@ -180,7 +180,12 @@ def test_files_that_cannot_be_loaded(
         ("llama.block_count", True, "gguf.invalid"),
         ("llama.embedding_length", 0, "gguf.invalid"),
         ("llama.rope.scaling.type", "yarn", "model.architecture"),
-        ("llama.rope.dimension_count", 8, "model.architecture"),
+        ("llama.rope.dimension_count", 6, "model.architecture"),
+        ("llama.rope.dimension_count", 20, "model.architecture"),
+        ("llama.attention.sliding_window", "far", "gguf.invalid"),
+        ("llama.expert_count", 8, "model.architecture"),
+        ("general.architecture", "qwen3moe", "model.architecture"),
+        ("general.architecture", "clip", "model.architecture"),
         ("llama.attention.head_count_kv", 3, "gguf.invalid"),
         ("general.architecture", ["llama"], "model.architecture"),
         ("tokenizer.ggml.tokens", 7, "gguf.invalid"),
@@ -194,14 +199,31 @@ def test_metadata_that_makes_no_model(key: str, value: object, code: str) -> Non
     assert caught.value.code == code
 
 
-def test_gate_and_up_must_be_quantized_alike() -> None:
+@pytest.mark.parametrize(
+    ("metadata", "tensor", "said"),
+    [
+        ({"llama.expert_count": 8}, "blk.0.ffn_gate.0.weight", "'llama'"),
+        ({"general.architecture": "qwen3moe", "qwen3moe.expert_count": 128}, "", "'qwen3moe'"),
+        ({}, "blk.0.ffn_gate_exps.weight", "'llama'"),
+    ],
+)
+def test_mixtures_of_experts_are_called_so(
+    metadata: dict[str, object], tensor: str, said: str
+) -> None:
     data = TINY.read_bytes()
     good = read_header(data, len(data))
-    other = replace(good.tensors["blk.1.ffn_up.weight"], quant="Q8_0")
+    extra = {tensor: replace(good.tensors["output_norm.weight"], name=tensor)} if tensor else {}
     with pytest.raises(OctavoError) as caught:
-        open_model(replace(good, tensors={**good.tensors, other.name: other}))
-    assert caught.value.code == "model.quantization"
-    assert "blk.1.ffn_gate_up" in caught.value.message
+        open_model(
+            replace(
+                good,
+                metadata={**good.metadata, **metadata},
+                tensors={**good.tensors, **extra},
+            )
+        )
+    assert caught.value.code == "model.architecture"
+    assert said in caught.value.message
+    assert "experts" in caught.value.message
 
 
 def test_a_tensor_nobody_uses_is_no_detail() -> None:
@@ -228,7 +250,7 @@ def test_linear_rope_scaling_divides_positions(metadata: dict[str, object]) -> N
     scaled = {f"llama.rope.{key}": value for key, value in metadata.items()}
     config = open_model(replace(good, metadata={**good.metadata, **scaled})).config
     row = 4 * config.head_dim
-    plain, table = (rope_table(c, 40) for c in (open_model(good).config, config))
+    plain, table = (c.ropes[0].table(40) for c in (open_model(good).config, config))
     rows = [table[i : i + row] for i in range(0, len(table), row)]
     assert b"".join(rows[::4]) == plain[: 10 * row]
     assert len(set(rows)) == 40
@@ -238,7 +260,8 @@ def test_none_is_no_rope_scaling() -> None:
     data = TINY.read_bytes()
     good = read_header(data, len(data))
     none = {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}
-    assert open_model(replace(good, metadata={**good.metadata, **none})).config.rope_scale == 1.0
+    (rope,) = open_model(replace(good, metadata={**good.metadata, **none})).config.ropes
+    assert rope.scale == 1.0
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
