@@ -11,18 +11,18 @@ import numpy as np
 
 from engine import ops
 from engine.backends.cpu import CpuDevice
+from engine.backends.native import QUANTS as KINDS
 from engine.backends.native import Native, open_native
 from engine.ops.attention import KVLayout
 from engine.ops.linear import Norm
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
 from engine.selftest import passes
-from engine.weights.dequantize import as_q8_0, dequantize
+from engine.weights.dequantize import dequantize
 from engine.weights.quants import QUANTS, block_bytes
 from tests.growing import GrowingInRuns
-from tests.kernels.cases import numbers, rows, state, weight
+from tests.kernels.cases import numbers, random_blocks, rows, state, weight
 
-KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q5_0", "IQ4_NL")
 # (tokens of the step, capacity of the plan, K, N): odd sizes, one row, one token, tile borders.
 SHAPES = [
     (1, 1, 32, 1),
@@ -39,16 +39,17 @@ TOLERANCE, ROUNDED = 2e-6, 2e-4
 HEADS = [(9, 3, 64, False), (4, 4, 24, True), (14, 2, 16, True), (2, 1, 8, False)]
 
 
-def blocks(kind: str, nbytes: int) -> np.ndarray:
-    """Any file blocks, (nbytes,) u8, with scales around 0.01 of either sign; some are subnormal."""
-    rng = np.random.default_rng(nbytes)
-    count = nbytes // QUANTS[kind].block_bytes
-    raw = rng.integers(0, 256, (count, QUANTS[kind].block_bytes), np.uint8)
-    for start in (0, 2) if kind == "Q4_1" else (0,):
-        scales = (rng.standard_normal((count, 1)) * 0.01).astype(np.float16)
-        scales[::17] = np.float16(3e-6)
-        raw[:, start : start + 2] = scales.view(np.uint8)
-    return raw.reshape(-1)
+def blocks(kind: str, nbytes: int) -> bytes:
+    """Any file blocks, with scales around 0.01 of either sign; some are subnormal."""
+    scales = np.random.default_rng(nbytes).standard_normal(64) * 0.01
+    scales[::17] = 3e-6
+    return random_blocks(kind, nbytes // QUANTS[kind].block_bytes, scales)
+
+
+def whole(kind: str, k: int) -> int:
+    """A row length of at least ``k`` in whole blocks."""
+    size = QUANTS[kind].block_size
+    return -(-k // size) * size
 
 
 def exact(seed: int, m: int, k: int) -> np.ndarray:
@@ -89,7 +90,7 @@ class Case:
             if tensor.name not in held:
                 held[tensor.name] = self._initial(tensor, native)
             want[arg] = got[arg] = held[tensor.name]
-            if isinstance(tensor, Weight) and native.kept_as(tensor):
+            if isinstance(tensor, Weight) and native.takes_blocks(tensor):
                 want[arg] = dequantize(tensor.quant, _file(tensor)).reshape(tensor.shape)
         got |= {arg: got[arg].copy() for arg in call.writes}
         run = native.bind(call, got)
@@ -103,16 +104,15 @@ class Case:
         if tensor.name in self.inputs:
             return self.inputs[tensor.name].copy()
         if isinstance(tensor, Weight):
-            if native.kept_as(tensor):
-                raw = _file(tensor)
-                same = native.kept_as(tensor) == tensor.quant
-                return raw if same else as_q8_0(tensor.quant, raw)
+            if native.takes_blocks(tensor):
+                return _file(tensor)
             return numbers(len(tensor.name), *tensor.shape)
         return np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
 
 
 def _file(weight: Weight) -> np.ndarray:
-    return blocks(weight.quant, block_bytes(weight.quant, weight.shape))
+    raw = blocks(weight.quant, block_bytes(weight.quant, weight.shape))
+    return np.frombuffer(raw, np.uint8)
 
 
 def _difference(got: np.ndarray, want: np.ndarray) -> float:
@@ -126,7 +126,8 @@ def _difference(got: np.ndarray, want: np.ndarray) -> float:
 def cases() -> Iterator[Case]:
     """All cases."""
     for kind in KINDS:
-        for tokens, capacity, k, n in SHAPES:
+        for tokens, capacity, least, n in SHAPES:
+            k = whole(kind, least)
             yield Case(
                 f"linear {kind} {n}x{k}, {tokens} of {capacity} tokens",
                 lambda b, k=k, n=n, c=capacity, kind=kind: ops.linear(
@@ -139,19 +140,20 @@ def cases() -> Iterator[Case]:
         for tokens in (1, 6):
             yield fused(kind, tokens)
             yield stacked(kind, tokens)
+            k = whole(kind, 64)
             yield Case(
                 f"gated {kind}, {tokens} tokens",
-                lambda b, m=tokens, kind=kind: ops.gated_linear(
-                    b, state("x", m, 64), weight("w", 52, 64, quant=kind)
+                lambda b, m=tokens, k=k, kind=kind: ops.gated_linear(
+                    b, state("x", m, k), weight("w", 52, k, quant=kind)
                 ),
-                {"x": exact(1, tokens, 64) * 30},  # beyond where e^x overflows
+                {"x": exact(1, tokens, k) * 30},  # beyond where e^x overflows
                 tokens,
                 tokens,
             )
         yield Case(
             f"embed {kind}",
             lambda b, kind=kind: ops.embed(
-                b, state("tokens", 61, dtype="u32"), weight("w", 61, 96, quant=kind)
+                b, state("tokens", 61, dtype="u32"), weight("w", 61, whole(kind, 96), quant=kind)
             ),
             {"tokens": np.random.default_rng(0).permutation(61).astype(np.uint32)},
             61,
@@ -170,27 +172,29 @@ def cases() -> Iterator[Case]:
 
 def fused(kind: str, tokens: int) -> Case:
     """Norm, bias and residual around a linear layer."""
+    k = whole(kind, 96)
 
     def build(b: PlanBuilder) -> None:
-        x, residual = state("x", tokens, 96), state("residual", tokens, 41)
-        norm, w = Norm(weight("gain", 96), 1e-5), weight("w", 41, 96, quant=kind)
+        x, residual = state("x", tokens, k), state("residual", tokens, 41)
+        norm, w = Norm(weight("gain", k), 1e-5), weight("w", 41, k, quant=kind)
         ops.linear(b, x, w, norm=norm, bias=weight("bias", 41), residual=residual)
 
-    inputs = {"x": numbers(1, tokens, 96), "residual": numbers(2, tokens, 41)}
+    inputs = {"x": numbers(1, tokens, k), "residual": numbers(2, tokens, 41)}
     name = f"fused {kind}, {tokens} tokens"
     return Case(name, build, inputs, tokens, tokens, tolerance=ROUNDED)
 
 
 def stacked(kind: str, tokens: int) -> Case:
     """Two matrices, quantized differently, that write their parts of the same rows."""
+    other = next(k for k in KINDS if k != kind)
+    k = whole(kind, 96)
 
     def build(b: PlanBuilder) -> None:
-        x, residual = state("x", tokens, 96), state("residual", tokens, 44)
-        other = next(k for k in KINDS if k != kind)
-        w = (weight("w", 41, 96, quant=kind), weight("v", 3, 96, quant=other))
+        x, residual = state("x", tokens, k), state("residual", tokens, 44)
+        w = (weight("w", 41, k, quant=kind), weight("v", 3, k, quant=other))
         ops.linear(b, x, w, bias=weight("bias", 44), residual=residual)
 
-    inputs = {"x": exact(1, tokens, 96), "residual": numbers(2, tokens, 44)}
+    inputs = {"x": exact(1, tokens, k), "residual": numbers(2, tokens, 44)}
     return Case(f"stacked {kind}, {tokens} tokens", build, inputs, tokens, tokens)
 
 

@@ -9,8 +9,8 @@ from engine import ops
 from engine.ops.linear import Norm, quantize
 from engine.ops.state import StepRecord
 from engine.weights.quants import QUANTS, make_weight
-from tests.kernels.cases import DEVICES, assert_close, builder, numbers, rows, state, weight
-from tests.kernels.harness import HALVES, Case, Harness
+from tests.kernels.cases import DEVICES, HALVES, assert_close, builder, numbers, rows, state, weight
+from tests.kernels.harness import Case, Harness
 
 BLOCKS_OF_256 = [name for name, q in QUANTS.items() if q.block_size == 256]
 OTHERS = [name for name in QUANTS if name not in BLOCKS_OF_256]
