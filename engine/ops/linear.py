@@ -22,7 +22,7 @@ from engine.ops.norm import norm_team, normalize, rmsnorm
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant, Weight
 from engine.shaders import Shader, Slot
-from engine.weights.quants import packed_lib, pairs_lib, weight_lib
+from engine.weights.quants import FORMATS, packed_lib, pairs_lib, weight_lib
 
 FEW_ROWS = 4096
 MANY_ROWS = 16384
@@ -260,8 +260,16 @@ def _rows(b: PlanBuilder, layer: _Layer) -> Call:
 
 def _tile_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Many tokens, tiles in workgroup memory, on integer activations."""
-    lib, variants = packed_lib(layer.w.format), _tiled(layer, TILES_INT)
-    return _on_integers(b, layer, "linear_tile_int", lib, variants, quants, scales, {"STAGE": 2})
+    stage, terms = 2, TERMS[b.traits.activations]
+    scale = 16 if FORMATS[layer.w.format].halved else 8  # bytes, of weights and of activations
+
+    def fits(tile: _Tile) -> bool:
+        token, row = 32 * terms + scale, 32 + scale
+        return stage * (tile.tokens * token + tile.rows * row) <= b.traits.workgroup_bytes
+
+    lib, variants = packed_lib(layer.w.format), _tiled(layer, tuple(filter(fits, TILES_INT)))
+    consts = {"STAGE": stage}
+    return _on_integers(b, layer, "linear_tile_int", lib, variants, quants, scales, consts)
 
 
 def _rows_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
