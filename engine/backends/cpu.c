@@ -216,7 +216,7 @@ EXPORT void linear(const uint32_t *step, const float *x, const uint8_t *w, float
   for (int t = 0; residual && t < m; t++)
     for (int i = 0; i < n; i++) out[t * stride + i] += residual[t * width + first + i];
   for (int t = 0; parts == 2 && t < m; t++)
-    gate(out + t * n, out + t * n + n / 2, n / 2, y + t * (n / 2));
+    gate(out + t * n, out + t * n + n / 2, n / 2, y + t * width + first);
 }
 
 // y (k) = a row of file blocks.
@@ -239,17 +239,21 @@ INLINE void dequantize(Quant quant, const uint8_t *row, int k, float *y) {
   }
 }
 
-// y (tokens, k) = the rows of w (vocab, k) that ids name.
+// y (tokens, k) = the rows of w (rows, k) that ids name, `first` being that of the first row; rows
+// of ids that are not among them stay as they are.
 EXPORT void embed(const uint32_t *step, const uint32_t *ids, const uint8_t *w, float *y,
-                  Quant quant, int k) {
-  for (uint32_t t = 0; t < step[NUM_TOKENS]; t++, y += k)
+                  Quant quant, int k, uint32_t rows, uint32_t first) {
+  for (uint32_t t = 0; t < step[NUM_TOKENS]; t++, y += k) {
+    uint32_t row = ids[t] - first;
+    if (row >= rows) continue;
     switch (quant) {
 #define ROW(Q) \
-  case Q: dequantize(Q, w + ids[t] * (uint32_t)(k / BLOCK / parts_of(Q) * bytes_of(Q)), k, y); break
+  case Q: dequantize(Q, w + row * (uint32_t)(k / BLOCK / parts_of(Q) * bytes_of(Q)), k, y); break
       ROW(Q4_0); ROW(Q4_1); ROW(Q5_0); ROW(Q5_1); ROW(Q8_0); ROW(IQ4_NL);
       ROW(Q2_K); ROW(Q3_K); ROW(Q4_K); ROW(Q5_K); ROW(Q6_K); ROW(IQ4_XS);
 #undef ROW
     }
+  }
 }
 
 // ---- Attention ----------------------------------------------------------------------------------

@@ -64,7 +64,9 @@ class Native:
         if not (isinstance(w, Weight) and self.takes_blocks(w)):
             return None
         arrays = [a[name] for name in ("step", "tokens", "w", "y")]
-        return Bound(self._library.embed, *arrays, QUANTS.index(w.quant), w.shape[1])
+        rows, k = w.shape
+        first = int(_overrides(call)["FIRST"])
+        return Bound(self._library.embed, *arrays, QUANTS.index(w.quant), k, rows, first)
 
     def _linear(self, call: Call, a: Mapping[str, Any]) -> Run | None:
         w, y = call.args["w"], call.args["y"]

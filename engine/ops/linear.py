@@ -10,10 +10,10 @@ linear_rows_int any      nothing, weights with a packed form   integers per bloc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import accumulate, product
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -22,7 +22,7 @@ from engine.ops.norm import norm_team, normalize, rmsnorm
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant, Weight
 from engine.shaders import Shader, Slot
-from engine.weights.quants import FORMATS, packed_lib, pairs_lib, weight_lib
+from engine.weights.quants import FORMATS, packed_lib, pairs_lib, split, weight_lib
 
 FEW_ROWS = 4096
 MANY_ROWS = 16384
@@ -76,22 +76,28 @@ def linear(
 ) -> Tensor:
     """``norm(x) @ w.T + bias + residual``: x (M, K) f32, w (N, K) -> (M, N) f32; ``into`` is a
     tensor for the result that outlives the plan."""
-    parts = w if isinstance(w, tuple) else (w,)
-    ends = list(accumulate(part.shape[0] for part in parts))
-    y = into or b.activation("linear", x.shape[0], ends[-1])
-    layers = [
-        _Layer(x, part, y, 1, norm, bias, residual, end - part.shape[0])
-        for part, end in zip(parts, ends, strict=True)
-    ]
-    _emit(b, layers)
+    matrices = w if isinstance(w, tuple) else (w,)
+    y = into or b.activation("linear", x.shape[0], sum(matrix.shape[0] for matrix in matrices))
+    pieces = [piece for m in matrices for piece in split(m, b.traits.max_tensor_bytes)]
+    _emit(b, _below_each_other(_Layer(x, p, y, 1, norm, bias, residual) for p in pieces))
     return y
 
 
 def gated_linear(b: PlanBuilder, x: Tensor, w: Weight, *, norm: Norm | None = None) -> Tensor:
     """``silu(g) * u`` with ``g, u = split(norm(x) @ w.T)``: x (M, K), w (2F, K) -> (M, F) f32."""
     y = b.activation("gated", x.shape[0], w.shape[0] // 2)
-    _emit(b, [_Layer(x, w, y, 2, norm, None, None)])
+    pieces = split(w, b.traits.max_tensor_bytes, 2)
+    _emit(b, _below_each_other(_Layer(x, p, y, 2, norm, None, None) for p in pieces))
     return y
+
+
+def _below_each_other(layers: Iterable[_Layer]) -> list[_Layer]:
+    """The layers, each of which begins where the rows of the one before end."""
+    placed: list[_Layer] = []
+    for layer in layers:
+        first = placed[-1].first + placed[-1].rows if placed else 0
+        placed.append(replace(layer, first=first))
+    return placed
 
 
 def _emit(b: PlanBuilder, layers: Sequence[_Layer]) -> None:

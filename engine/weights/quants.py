@@ -27,7 +27,8 @@ and for each half:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from engine.errors import OctavoError
@@ -134,6 +135,7 @@ FORMATS: dict[str, Format] = {
     "q8": _integers("bytes", "half"),
     "iq4": _integers("bytes", "product"),
 }
+PIECE = 16  # rows; pieces of a matrix have whole multiples of it, but for the last
 _ELEMENT_BYTES = {"u32": 4, "vec2<u32>": 8, "vec4<u32>": 16, "vec4<f32>": 16}
 
 
@@ -180,15 +182,69 @@ def block_bytes(name: str, shape: tuple[int, ...]) -> int:
 
 
 def make_weight(
-    name: str, shape: tuple[int, ...], quant_name: str, sources: tuple[str, ...]
+    name: str, row: tuple[int, ...], quant_name: str, sources: Mapping[str, int]
 ) -> Weight:
-    """A weight of ``shape`` (N, K) or (K,) stacked from GGUF tensors that share a quantization;
-    OctavoError model.quantization if its rows are not whole blocks."""
+    """A matrix (N, K), with ``row`` (K,), or a vector, with none, stacked from GGUF tensors that
+    share a quantization and of which ``sources`` says the rows; OctavoError model.quantization if
+    its rows are not whole blocks."""
     q = quant(quant_name)
     unit = max(32, q.block_size)
-    if len(shape) == 2 and shape[1] % unit:
+    if row and row[0] % unit:
         raise OctavoError(
             "model.quantization",
-            f"{name}: row length {shape[1]} is not a multiple of {unit}, as {q.name} needs it.",
+            f"{name}: row length {row[0]} is not a multiple of {unit}, as {q.name} needs it.",
         )
-    return Weight(name, shape, "f32", "weight", q.name, q.format, sources, planes(q.format, shape))
+    shape = (sum(sources.values()), *row)
+    return Weight(
+        name,
+        shape,
+        role="weight",
+        quant=q.name,
+        format=q.format,
+        sources=tuple(sources),
+        rows=tuple(range(count) for count in sources.values()),
+        planes=planes(q.format, shape),
+    )
+
+
+def split(w: Weight, limit: int, parts: int = 1) -> tuple[Weight, ...]:
+    """A matrix (N, K) as pieces of some of its rows, none of whose planes takes more than ``limit``
+    bytes; the matrix itself if it does not either, or if PIECE rows do. A piece of a matrix of
+    ``parts`` that lie below each other has the same rows of each. Pieces are the same whenever they
+    are asked for."""
+    rows = w.shape[0] // parts
+    unit = max(plane.nbytes for plane in planes(w.format, (parts * PIECE, *w.shape[1:])))
+    most = limit // unit * PIECE
+    if max(plane.nbytes for plane in w.planes) <= limit or not most:
+        return (w,)
+    each = ceil(rows / ceil(rows / most) / PIECE) * PIECE
+    return tuple(_piece(w, i, each, parts) for i in range(ceil(rows / each)))
+
+
+def _piece(w: Weight, index: int, each: int, parts: int) -> Weight:
+    """Piece ``index`` of a matrix of ``parts`` that is divided by ``each`` rows of a part."""
+    height = w.shape[0] // parts
+    begin, end = index * each, min((index + 1) * each, height)
+    taken = [
+        (source, rows[max(part * height + begin - first, 0) : max(part * height + end - first, 0)])
+        for part in range(parts)
+        for source, rows, first in _places(w)
+    ]
+    sources, ranges = zip(*((source, rows) for source, rows in taken if rows), strict=True)
+    shape = (parts * (end - begin), *w.shape[1:])
+    return replace(
+        w,
+        name=f"{w.name}.{index}",
+        shape=shape,
+        sources=sources,
+        rows=ranges,
+        planes=planes(w.format, shape),
+    )
+
+
+def _places(w: Weight) -> Iterator[tuple[str, range, int]]:
+    """Each source of a matrix, the rows taken of it, and where these begin."""
+    first = 0
+    for source, rows in zip(w.sources, w.rows, strict=True):
+        yield source, rows, first
+        first += len(rows)

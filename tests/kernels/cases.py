@@ -61,7 +61,7 @@ def state(name: str, *shape: int, dtype: str = "f32") -> Tensor:
 
 def weight(name: str, *shape: int, quant: str = "F32") -> Weight:
     """A weight in a GGUF tensor of the same name."""
-    return make_weight(name, shape, quant, (name,))
+    return make_weight(name, shape[1:], quant, {name: shape[0]})
 
 
 def builder(device: str, tokens: int = 1) -> PlanBuilder:

@@ -51,7 +51,10 @@ class Case:
     def reference(self) -> dict[str, np.ndarray]:
         """All tensors after running the references, by name."""
         held: dict[str, Any] = {}
-        files = {name: oracle(kind, raw) for name, (kind, raw) in self.quantized().items()}
+        files = {
+            name: oracle(kind, raw).reshape(self.weights[name].shape)
+            for name, (kind, raw) in self.quantized().items()
+        }
         for call in self.plan.calls:
             for tensor in call.args.values():
                 if tensor.name not in held:
@@ -61,7 +64,7 @@ class Case:
 
     def _initial(self, tensor: Tensor, files: Mapping[str, np.ndarray]) -> np.ndarray:
         if isinstance(tensor, Weight):
-            return np.concatenate([files[s] for s in tensor.sources]).reshape(tensor.shape)
+            return _stacked(tensor, files)
         if tensor == STEP:
             return np.frombuffer(self.step.pack(), np.uint32).copy()
         if tensor.name in self.arrays:
@@ -69,6 +72,12 @@ class Case:
         return np.zeros(
             tensor.shape, {"u32": np.uint32, "f16": np.float16}.get(tensor.dtype, np.float32)
         )
+
+
+def _stacked(weight: Weight, files: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The rows of a weight, taken of its sources."""
+    taken = zip(weight.sources, weight.rows, strict=True)
+    return np.concatenate([files[s][rows.start : rows.stop] for s, rows in taken])
 
 
 def quantize(values: np.ndarray, kind: str) -> bytes:

@@ -73,12 +73,13 @@ class Case:
     tokens: int = 1
     position: int = 0
     tolerance: float = TOLERANCE
+    limit: int = 1 << 30  # bytes of a matrix, else it is divided
 
     def error(self, native: Native) -> float:
         """The largest difference between kernels and references over all that the calls write,
         relative to the largest value; infinite if a call has no kernel or a number is not finite.
         """
-        b = PlanBuilder("case", Traits("cpu"), self.capacity)
+        b = PlanBuilder("case", Traits("cpu", max_binding_bytes=self.limit), self.capacity)
         self.build(b)
         step = StepRecord(self.position, self.tokens).pack()
         held: dict[str, Any] = {STEP.name: np.frombuffer(step, np.uint32)}
@@ -164,6 +165,7 @@ def cases() -> Iterator[Case]:
         lambda b: ops.linear(b, state("x", 1, 64), weight("w", 8, 64, quant="Q4_1")),
         {"x": np.zeros((1, 64), np.float32)},
     )
+    yield from pieces()
     for q_heads, kv_heads, dim, halves in HEADS:
         for tokens, position in ((1, 0), (1, 100), (7, 0), (7, 43)):
             kv = KVLayout(8, 128, q_heads, kv_heads, dim, dim**-0.5, halves)
@@ -196,6 +198,30 @@ def stacked(kind: str, tokens: int) -> Case:
 
     inputs = {"x": exact(1, tokens, k), "residual": numbers(2, tokens, 44)}
     return Case(f"stacked {kind}, {tokens} tokens", build, inputs, tokens, tokens)
+
+
+def pieces() -> Iterator[Case]:
+    """Matrices larger than a device takes at once, in two or three pieces."""
+    ids = {"tokens": np.random.default_rng(0).permutation(70).astype(np.uint32)}
+    x, limit = {"x": exact(1, 6, 64)}, 32 * 64
+    yield Case(
+        "embed in pieces",
+        lambda b: ops.embed(b, state("tokens", 70, dtype="u32"), weight("w", 70, 64, quant="Q8_0")),
+        *(ids, 70, 70),
+        limit=limit,
+    )
+    yield Case(
+        "linear in pieces",
+        lambda b: ops.linear(b, state("x", 6, 64), weight("w", 70, 64, quant="Q8_0")),
+        *(x, 6, 6),
+        limit=limit,
+    )
+    yield Case(
+        "gated in pieces",
+        lambda b: ops.gated_linear(b, state("x", 6, 64), weight("w", 2 * 41, 64, quant="Q4_0")),
+        *(x, 6, 6),
+        limit=limit,
+    )
 
 
 def attention(kv: KVLayout, tokens: int, position: int) -> Case:

@@ -65,7 +65,7 @@ def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
 def test_rows_must_be_whole_blocks() -> None:
     for name, q in QUANTS.items():
         with pytest.raises(OctavoError) as caught:
-            make_weight("w", (3, max(q.block_size // 2, 16)), name, ("w",))
+            make_weight("w", (max(q.block_size // 2, 16),), name, {"w": 3})
         assert caught.value.code == "model.quantization"
 
 
@@ -82,7 +82,7 @@ def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size:
     values = {f"t{i}": rng.standard_normal((rows[i], width)) for i in range(len(kinds))}
     tensors = {n: (k, quantize(v, k)) for (n, v), k in zip(values.items(), kinds, strict=True)}
     index, data = file_of(tensors, {n: v.shape for n, v in values.items()})
-    weights = [make_weight(n, v.shape, tensors[n][0], (n,)) for n, v in values.items()]
+    weights = [make_weight(n, (width,), tensors[n][0], {n: len(v)}) for n, v in values.items()]
     cuts = [data[i : i + shard_size] for i in range(0, len(data), shard_size)]
     jobs = shard_jobs(index, weights, [len(c) for c in cuts])
 
