@@ -14,7 +14,7 @@ from engine.backends.base import Buffer, Progress
 from engine.backends.native import Native, Run
 from engine.ops.state import RING
 from engine.plan import Call, Plan, Tensor, Traits, Weight
-from engine.weights.dequantize import as_q8_0, dequantize
+from engine.weights.dequantize import dequantize
 from engine.weights.loading import CARRY, ShardJobs
 from engine.weights.quants import block_bytes
 
@@ -51,9 +51,8 @@ class CpuDevice:
         import numpy as np
 
         for tensor in tensors:
-            kept = self._kept_as(tensor) if isinstance(tensor, Weight) else ""
-            if kept:
-                array = np.zeros(block_bytes(kept, tensor.shape), np.uint8)
+            if isinstance(tensor, Weight) and self._keeps_blocks(tensor):
+                array = np.zeros(block_bytes(tensor.quant, tensor.shape), np.uint8)
             else:
                 array = np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
             self._arrays[tensor.name] = array
@@ -79,9 +78,9 @@ class CpuDevice:
                 self._bind_plan(plan, slots)
         return True
 
-    def _kept_as(self, weight: Weight) -> str:
-        """The quantization as whose blocks a weight is kept; empty if as f32."""
-        return self._native.kept_as(weight) if self._native else ""
+    def _keeps_blocks(self, weight: Weight) -> bool:
+        """Whether a weight is kept as the file's blocks, and not as f32."""
+        return self._native is not None and self._native.takes_blocks(weight)
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Dequantize or copy the blocks of a shard: bytes, or a JavaScript Uint8Array."""
@@ -91,11 +90,8 @@ class CpuDevice:
         raw = memoryview(self._tail.rjust(CARRY, b"\0") + data)
         for job in jobs.jobs:
             values: Any = np.frombuffer(raw[job.source : job.source + job.nbytes], np.uint8)
-            kept = self._kept_as(job.weight)
-            if not kept:
+            if not self._keeps_blocks(job.weight):
                 values = dequantize(job.quant.name, values)
-            elif kept != job.quant.name:
-                values = as_q8_0(job.quant.name, values)
             start = job.first * (len(values) // job.count)  # values or bytes a block
             self._arrays[job.weight.name].reshape(-1)[start : start + len(values)] = values
             await self._breathe()

@@ -14,9 +14,11 @@ from typing import Any
 from engine.plan import Call, Weight
 
 LIBRARY = Path(__file__).with_name("cpu.wasm")  # only in the wheel
-QUANTS = ("Q4_0", "Q4_1", "Q8_0")  # as enum Quant in cpu.c
-# What a matrix is kept as, by what it is in the file.
-KEPT_AS = {name: name for name in QUANTS} | {"Q5_0": "Q8_0", "IQ4_NL": "Q8_0"}
+# As enum Quant in cpu_quants.h.
+QUANTS = (
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+)
 Run = Callable[[], None]
 
 
@@ -51,10 +53,9 @@ class Native:
             "rope_store": self._rope_store,
         }
 
-    def kept_as(self, weight: Weight) -> str:
-        """The quantization as whose blocks, (bytes,) u8, the kernels take this weight; empty if as
-        f32."""
-        return KEPT_AS.get(weight.quant, "") if len(weight.shape) == 2 else ""
+    def takes_blocks(self, weight: Weight) -> bool:
+        """Whether kernels take this weight as the file's blocks, (bytes,) u8, and not as f32."""
+        return weight.quant in QUANTS and len(weight.shape) == 2
 
     def bind(self, call: Call, arrays: Mapping[str, Any]) -> Run | None:
         """What does the same as ``call.reference(arrays)``; None if there is no kernel for it."""
@@ -62,15 +63,18 @@ class Native:
 
     def _embed(self, call: Call, a: Mapping[str, Any]) -> Run | None:
         w = call.args["w"]
-        if not (isinstance(w, Weight) and self.kept_as(w)):
+        if not (isinstance(w, Weight) and self.takes_blocks(w)):
             return None
         arrays = [a[name] for name in ("step", "tokens", "w", "y")]
-        scale = self._float(_overrides(call)["SCALE"])
-        return Bound(self._library.embed, *arrays, QUANTS.index(self.kept_as(w)), w.shape[1], scale)
+        rows, k = w.shape
+        overrides = _overrides(call)
+        kind, factor = QUANTS.index(w.quant), self._float(overrides["SCALE"])
+        own = (kind, k, rows, int(overrides["FIRST"]), factor)
+        return Bound(self._library.embed, *arrays, *own)
 
     def _linear(self, call: Call, a: Mapping[str, Any]) -> Run | None:
         w, y = call.args["w"], call.args["y"]
-        if not (isinstance(w, Weight) and self.kept_as(w)):
+        if not (isinstance(w, Weight) and self.takes_blocks(w)):
             return None
         assert call.shader is not None
         (n, k), (capacity, width) = w.shape, y.shape
@@ -78,7 +82,7 @@ class Native:
             self._library.linear,
             *(a[name] for name in ("step", "x", "w", "y")),
             self._scratch_of(self._library.linear_scratch(capacity, n, k)),
-            *(QUANTS.index(self.kept_as(w)), capacity, n, k, call.shader.consts["PARTS"]),
+            *(QUANTS.index(w.quant), capacity, n, k, call.shader.consts["PARTS"]),
             _is_gelu(call),
             *(width, int(_overrides(call)["FIRST"])),
             a.get("norm"),

@@ -12,6 +12,7 @@ from engine.host.paths import CACHE, LOCK_COMPILER, ROOT
 from engine.host.process import run
 
 SOURCE = Path("engine/backends/cpu.c")
+HEADER = Path("engine/backends/cpu_quants.h")
 LIBRARY = Path(".cache/native/cpu.wasm")  # pyproject.toml puts it into the engine's wheel
 # -shared makes a side module, which Pyodide loads into its own memory by ctypes.
 FLAGS = (
@@ -23,7 +24,8 @@ FLAGS = (
 def build() -> Path:
     """Compiles SOURCE, unless that is done already; returns LIBRARY, relative to ROOT."""
     stamp = CACHE / "native" / "source"
-    wanted = f"{fingerprint(ROOT, [SOURCE, Path(LOCK_COMPILER.name)])} {' '.join(FLAGS)}"
+    inputs = [SOURCE, HEADER, Path(LOCK_COMPILER.name)]
+    wanted = f"{fingerprint(ROOT, inputs)} {' '.join(FLAGS)}"
     if stamp.is_file() and stamp.read_text() == wanted and (ROOT / LIBRARY).is_file():
         return LIBRARY
     stamp.parent.mkdir(parents=True, exist_ok=True)

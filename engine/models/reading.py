@@ -65,6 +65,6 @@ def stack(gguf: GGUF, name: str, parts: Mapping[str, int], *row: int) -> Stack:
     groups = [(quant, tuple(sources)) for quant, sources in groupby(parts, key=quants.__getitem__)]
     names = [name] if len(groups) == 1 else [f"{name}.{i}" for i in range(len(groups))]
     return tuple(
-        make_weight(own, (sum(parts[s] for s in sources), *row), quant, sources)
+        make_weight(own, row, quant, {source: parts[source] for source in sources})
         for own, (quant, sources) in zip(names, groups, strict=True)
     )

@@ -10,10 +10,10 @@ linear_rows_int any      nothing, weights with a packed form   integers per bloc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import accumulate, product
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -23,7 +23,7 @@ from engine.ops.norm import norm_team, normalize, rmsnorm
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant, Weight
 from engine.shaders import Shader, Slot
-from engine.weights.quants import packed_lib, pairs_lib, weight_lib
+from engine.weights.quants import FORMATS, packed_lib, pairs_lib, split, weight_lib
 
 FEW_ROWS = 4096
 MANY_ROWS = 16384
@@ -79,14 +79,10 @@ def linear(
 ) -> Tensor:
     """``norm(x) @ w.T + bias + residual``: x (M, K) f32, w (N, K) -> (M, N) f32; ``into`` is a
     tensor for the result that outlives the plan."""
-    parts = w if isinstance(w, tuple) else (w,)
-    ends = list(accumulate(part.shape[0] for part in parts))
-    y = into or b.activation("linear", x.shape[0], ends[-1])
-    layers = [
-        _Layer(x, part, y, 1, norm, bias, residual, end - part.shape[0])
-        for part, end in zip(parts, ends, strict=True)
-    ]
-    _emit(b, layers)
+    matrices = w if isinstance(w, tuple) else (w,)
+    y = into or b.activation("linear", x.shape[0], sum(matrix.shape[0] for matrix in matrices))
+    pieces = [piece for m in matrices for piece in split(m, b.traits.max_tensor_bytes)]
+    _emit(b, _below_each_other(_Layer(x, p, y, 1, norm, bias, residual) for p in pieces))
     return y
 
 
@@ -99,8 +95,18 @@ def gated_linear(
     if len(parts) > 1:
         return gate(b, linear(b, x, parts, norm=norm), act)
     y = b.activation("gated", x.shape[0], parts[0].shape[0] // 2)
-    _emit(b, [_Layer(x, parts[0], y, 2, norm, None, None, act=act)])
+    pieces = split(parts[0], b.traits.max_tensor_bytes, 2)
+    _emit(b, _below_each_other(_Layer(x, p, y, 2, norm, None, None, act=act) for p in pieces))
     return y
+
+
+def _below_each_other(layers: Iterable[_Layer]) -> list[_Layer]:
+    """The layers, each of which begins where the rows of the one before end."""
+    placed: list[_Layer] = []
+    for layer in layers:
+        first = placed[-1].first + placed[-1].rows if placed else 0
+        placed.append(replace(layer, first=first))
+    return placed
 
 
 def _emit(b: PlanBuilder, layers: Sequence[_Layer]) -> None:
@@ -269,8 +275,16 @@ def _rows(b: PlanBuilder, layer: _Layer) -> Call:
 
 def _tile_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Many tokens, tiles in workgroup memory, on integer activations."""
-    lib, variants = packed_lib(layer.w.format), _tiled(layer, TILES_INT)
-    return _on_integers(b, layer, "linear_tile_int", lib, variants, quants, scales, {"STAGE": 2})
+    stage, terms = 2, TERMS[b.traits.activations]
+    scale = 16 if FORMATS[layer.w.format].halved else 8  # bytes, of weights and of activations
+
+    def fits(tile: _Tile) -> bool:
+        token, row = 32 * terms + scale, 32 + scale
+        return stage * (tile.tokens * token + tile.rows * row) <= b.traits.workgroup_bytes
+
+    lib, variants = packed_lib(layer.w.format), _tiled(layer, tuple(filter(fits, TILES_INT)))
+    consts = {"STAGE": stage}
+    return _on_integers(b, layer, "linear_tile_int", lib, variants, quants, scales, consts)
 
 
 def _rows_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:

@@ -11,6 +11,7 @@ import numpy as np
 
 from engine import ops
 from engine.backends.cpu import CpuDevice
+from engine.backends.native import QUANTS as KINDS
 from engine.backends.native import Native, open_native
 from engine.ops.attention import KVLayout, Reach
 from engine.ops.gate import gate
@@ -18,12 +19,11 @@ from engine.ops.linear import Norm
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
 from engine.selftest import passes
-from engine.weights.dequantize import as_q8_0, dequantize
+from engine.weights.dequantize import dequantize
 from engine.weights.quants import QUANTS, block_bytes
 from tests.growing import GrowingInRuns
-from tests.kernels.cases import numbers, rows, state, weight
+from tests.kernels.cases import numbers, random_blocks, rows, state, weight
 
-KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q5_0", "IQ4_NL")
 # (tokens of the step, capacity of the plan, K, N): odd sizes, one row, one token, tile borders.
 SHAPES = [
     (1, 1, 32, 1),
@@ -44,16 +44,17 @@ HEADS = [
 ]
 
 
-def blocks(kind: str, nbytes: int) -> np.ndarray:
-    """Any file blocks, (nbytes,) u8, with scales around 0.01 of either sign; some are subnormal."""
-    rng = np.random.default_rng(nbytes)
-    count = nbytes // QUANTS[kind].block_bytes
-    raw = rng.integers(0, 256, (count, QUANTS[kind].block_bytes), np.uint8)
-    for start in (0, 2) if kind == "Q4_1" else (0,):
-        scales = (rng.standard_normal((count, 1)) * 0.01).astype(np.float16)
-        scales[::17] = np.float16(3e-6)
-        raw[:, start : start + 2] = scales.view(np.uint8)
-    return raw.reshape(-1)
+def blocks(kind: str, nbytes: int) -> bytes:
+    """Any file blocks, with scales around 0.01 of either sign; some are subnormal."""
+    scales = np.random.default_rng(nbytes).standard_normal(64) * 0.01
+    scales[::17] = 3e-6
+    return random_blocks(kind, nbytes // QUANTS[kind].block_bytes, scales)
+
+
+def whole(kind: str, k: int) -> int:
+    """A row length of at least ``k`` in whole blocks."""
+    size = QUANTS[kind].block_size
+    return -(-k // size) * size
 
 
 def exact(seed: int, m: int, k: int) -> np.ndarray:
@@ -77,12 +78,13 @@ class Case:
     tokens: int = 1
     position: int = 0
     tolerance: float = TOLERANCE
+    limit: int = 1 << 30  # bytes of a matrix, else it is divided
 
     def error(self, native: Native) -> float:
         """The largest difference between kernels and references over all that the calls write,
         relative to the largest value; infinite if a call has no kernel or a number is not finite.
         """
-        b = PlanBuilder("case", Traits("cpu"), self.capacity)
+        b = PlanBuilder("case", Traits("cpu", max_binding_bytes=self.limit), self.capacity)
         self.build(b)
         step = StepRecord(self.position, self.tokens).pack()
         held: dict[str, Any] = {STEP.name: np.frombuffer(step, np.uint32)}
@@ -94,7 +96,7 @@ class Case:
             if tensor.name not in held:
                 held[tensor.name] = self._initial(tensor, native)
             want[arg] = got[arg] = held[tensor.name]
-            if isinstance(tensor, Weight) and native.kept_as(tensor):
+            if isinstance(tensor, Weight) and native.takes_blocks(tensor):
                 want[arg] = dequantize(tensor.quant, _file(tensor)).reshape(tensor.shape)
         got |= {arg: got[arg].copy() for arg in call.writes}
         run = native.bind(call, got)
@@ -108,16 +110,15 @@ class Case:
         if tensor.name in self.inputs:
             return self.inputs[tensor.name].copy()
         if isinstance(tensor, Weight):
-            if native.kept_as(tensor):
-                raw = _file(tensor)
-                same = native.kept_as(tensor) == tensor.quant
-                return raw if same else as_q8_0(tensor.quant, raw)
+            if native.takes_blocks(tensor):
+                return _file(tensor)
             return numbers(len(tensor.name), *tensor.shape)
         return np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
 
 
 def _file(weight: Weight) -> np.ndarray:
-    return blocks(weight.quant, block_bytes(weight.quant, weight.shape))
+    raw = blocks(weight.quant, block_bytes(weight.quant, weight.shape))
+    return np.frombuffer(raw, np.uint8)
 
 
 def _difference(got: np.ndarray, want: np.ndarray) -> float:
@@ -131,7 +132,8 @@ def _difference(got: np.ndarray, want: np.ndarray) -> float:
 def cases() -> Iterator[Case]:
     """All cases."""
     for kind in KINDS:
-        for tokens, capacity, k, n in SHAPES:
+        for tokens, capacity, least, n in SHAPES:
+            k = whole(kind, least)
             yield Case(
                 f"linear {kind} {n}x{k}, {tokens} of {capacity} tokens",
                 lambda b, k=k, n=n, c=capacity, kind=kind: ops.linear(
@@ -144,20 +146,24 @@ def cases() -> Iterator[Case]:
         for tokens in (1, 6):
             yield fused(kind, tokens)
             yield stacked(kind, tokens)
+            k = whole(kind, 64)
             for act in ("silu", "gelu"):
                 yield Case(
                     f"{act}-gated {kind}, {tokens} tokens",
-                    lambda b, m=tokens, kind=kind, act=act: ops.gated_linear(
-                        b, state("x", m, 64), weight("w", 52, 64, quant=kind), act=act
+                    lambda b, m=tokens, k=k, kind=kind, act=act: ops.gated_linear(
+                        b, state("x", m, k), weight("w", 52, k, quant=kind), act=act
                     ),
-                    {"x": exact(1, tokens, 64) * 30},  # beyond where e^x overflows
+                    {"x": exact(1, tokens, k) * 30},  # beyond where e^x overflows
                     tokens,
                     tokens,
                 )
         yield Case(
             f"embed {kind}",
             lambda b, kind=kind: ops.embed(
-                b, state("tokens", 61, dtype="u32"), weight("w", 61, 96, quant=kind), 25.5
+                b,
+                state("tokens", 61, dtype="u32"),
+                weight("w", 61, whole(kind, 96), quant=kind),
+                25.5,
             ),
             {"tokens": np.random.default_rng(0).permutation(61).astype(np.uint32)},
             61,
@@ -168,6 +174,7 @@ def cases() -> Iterator[Case]:
         lambda b: ops.linear(b, state("x", 1, 64), weight("w", 8, 64, quant="Q4_1")),
         {"x": np.zeros((1, 64), np.float32)},
     )
+    yield from pieces()
     for tokens, added in ((1, True), (7, True), (7, False)):
         yield norm(tokens, added)
         yield Case(
@@ -186,27 +193,29 @@ def cases() -> Iterator[Case]:
 
 def fused(kind: str, tokens: int) -> Case:
     """Norm, bias and residual around a linear layer."""
+    k = whole(kind, 96)
 
     def build(b: PlanBuilder) -> None:
-        x, residual = state("x", tokens, 96), state("residual", tokens, 41)
-        norm, w = Norm(weight("gain", 96), 1e-5), weight("w", 41, 96, quant=kind)
+        x, residual = state("x", tokens, k), state("residual", tokens, 41)
+        norm, w = Norm(weight("gain", k), 1e-5), weight("w", 41, k, quant=kind)
         ops.linear(b, x, w, norm=norm, bias=weight("bias", 41), residual=residual)
 
-    inputs = {"x": numbers(1, tokens, 96), "residual": numbers(2, tokens, 41)}
+    inputs = {"x": numbers(1, tokens, k), "residual": numbers(2, tokens, 41)}
     name = f"fused {kind}, {tokens} tokens"
     return Case(name, build, inputs, tokens, tokens, tolerance=ROUNDED)
 
 
 def stacked(kind: str, tokens: int) -> Case:
     """Two matrices, quantized differently, that write their parts of the same rows."""
+    other = next(k for k in KINDS if k != kind)
+    k = whole(kind, 96)
 
     def build(b: PlanBuilder) -> None:
-        x, residual = state("x", tokens, 96), state("residual", tokens, 44)
-        other = next(k for k in KINDS if k != kind)
-        w = (weight("w", 41, 96, quant=kind), weight("v", 3, 96, quant=other))
+        x, residual = state("x", tokens, k), state("residual", tokens, 44)
+        w = (weight("w", 41, k, quant=kind), weight("v", 3, k, quant=other))
         ops.linear(b, x, w, bias=weight("bias", 44), residual=residual)
 
-    inputs = {"x": exact(1, tokens, 96), "residual": numbers(2, tokens, 44)}
+    inputs = {"x": exact(1, tokens, k), "residual": numbers(2, tokens, 44)}
     return Case(f"stacked {kind}, {tokens} tokens", build, inputs, tokens, tokens)
 
 
@@ -219,6 +228,30 @@ def norm(tokens: int, added: bool) -> Case:
 
     inputs = {"x": rows(numbers(1, tokens, 96), 8), "residual": rows(numbers(2, tokens, 96), 8)}
     return Case(f"norm, {tokens} tokens, {added}", build, inputs, 8, tokens)
+
+
+def pieces() -> Iterator[Case]:
+    """Matrices larger than a device takes at once, in two or three pieces."""
+    ids = {"tokens": np.random.default_rng(0).permutation(70).astype(np.uint32)}
+    x, limit = {"x": exact(1, 6, 64)}, 32 * 64
+    yield Case(
+        "embed in pieces",
+        lambda b: ops.embed(b, state("tokens", 70, dtype="u32"), weight("w", 70, 64, quant="Q8_0")),
+        *(ids, 70, 70),
+        limit=limit,
+    )
+    yield Case(
+        "linear in pieces",
+        lambda b: ops.linear(b, state("x", 6, 64), weight("w", 70, 64, quant="Q8_0")),
+        *(x, 6, 6),
+        limit=limit,
+    )
+    yield Case(
+        "gated in pieces",
+        lambda b: ops.gated_linear(b, state("x", 6, 64), weight("w", 2 * 41, 64, quant="Q4_0")),
+        *(x, 6, 6),
+        limit=limit,
+    )
 
 
 def attention(kv: KVLayout, tokens: int, position: int, window: int) -> Case:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,10 @@ from engine import ops
 from engine.ops.gate import Act
 from engine.ops.linear import Norm, quantize
 from engine.ops.state import StepRecord
+from engine.plan import PlanBuilder
 from engine.weights.quants import QUANTS, make_weight
-from tests.kernels.cases import DEVICES, assert_close, builder, numbers, rows, state, weight
-from tests.kernels.harness import HALVES, Case, Harness
+from tests.kernels.cases import DEVICES, HALVES, assert_close, builder, numbers, rows, state, weight
+from tests.kernels.harness import Case, Harness
 
 BLOCKS_OF_256 = [name for name, q in QUANTS.items() if q.block_size == 256]
 OTHERS = [name for name in QUANTS if name not in BLOCKS_OF_256]
@@ -174,12 +177,43 @@ def test_scales_of_any_size(harness: Harness, quant: str) -> None:
 
 def test_stacked_weights(harness: Harness) -> None:
     b = builder("plain", 8)
-    w = make_weight("stack", (3 + 5 + 2, 64), "Q8_0", ("q", "k", "v"))
+    w = make_weight("stack", (64,), "Q8_0", {"q": 3, "k": 5, "v": 2})
     y = ops.linear(b, state("x", 8, 64), w)
     weights = {"q": numbers(1, 3, 64), "k": numbers(2, 5, 64), "v": numbers(3, 2, 64)}
     case = Case(b.build(), {"x": numbers(4, 8, 64)}, weights, StepRecord(0, 8), 200)
     (got,) = harness.run(case, [y])
     assert_close(got, case.reference()[y.name], TOLERANCE)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_matrices_larger_than_a_binding(harness: Harness, device: str, tokens: int) -> None:
+    """In pieces of 32 rows, all ops compute what they do on one matrix."""
+    k, n, f = 64, 70, 41
+    outputs = []
+    for limit in (32 * k, 1 << 27):
+        b = PlanBuilder("case", replace(DEVICES[device], max_binding_bytes=limit), tokens)
+        ids = state("tokens", tokens, dtype="u32")
+        w, gate_up = weight("w", n, k, quant="Q8_0"), weight("g", 2 * f, k, quant="Q8_0")
+        bias, residual = weight("bias", n), state("residual", tokens, n)
+        x = ops.embed(b, ids, w)
+        norm = Norm(weight("gain", k), 1e-5)
+        biased, added = state("biased", tokens, n), state("added", tokens, n)
+        ops.linear(b, x, w, norm=norm, bias=bias, into=biased)
+        ops.linear(b, x, w, residual=residual, into=added)
+        gated = ops.gated_linear(b, x, gate_up, norm=norm)
+        inputs = {
+            "tokens": np.array([n - 1, 0, 31, 32, 63, 64][:tokens], np.uint32),
+            "residual": numbers(2, tokens, n),
+        }
+        weights = {"w": numbers(3, n, k), "g": numbers(4, 2 * f, k) * 0.2}
+        weights |= {"gain": numbers(5, k), "bias": numbers(6, n)}
+        case = Case(b.build(), inputs, weights, StepRecord(0, tokens), 1000)
+        pieces = [c for c in case.plan.calls if c.op == "linear"]
+        assert len(pieces) == (9 if limit < 1 << 20 else 3)
+        outputs.append(harness.run(case, [biased, added, gated]))
+    for got, want in zip(*outputs, strict=True):
+        assert_close(got, want, TOLERANCE)
 
 
 @pytest.mark.parametrize("device", DEVICES)

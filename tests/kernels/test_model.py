@@ -16,7 +16,7 @@ from engine.backends.base import weights_of
 from engine.models import Model, open_model
 from engine.ops import KVLayout
 from engine.ops.state import SAMPLED, StepRecord, tokens_tensor
-from engine.plan import PlanBuilder, Tensor
+from engine.plan import PlanBuilder, Tensor, Traits
 from engine.weights.gguf import read_header
 from tests.conftest import ROOT
 from tests.golden.make_tiny import MODELS
@@ -136,12 +136,24 @@ def test_gate_and_up_may_be_quantized_differently(
 def test_a_burst_equals_the_oracle(harness: Harness, device: str) -> None:
     """Forty decode steps, one submitted behind the other, from a prompt of one token: each takes
     its token and position from what the step before left on the device."""
-    case, wanted = burst_case(device, 12)
+    case, wanted = burst_case(DEVICES[device], 12)
     (ids,) = harness.run(case, [SAMPLED], repeat=40)
     assert list(ids[:40]) == wanted[:40]
 
 
-def burst_case(device: str, blocks: int) -> tuple[Case, list[int]]:
+@pytest.mark.golden
+@pytest.mark.parametrize("device", ["plain-q16", "workgroup"])
+def test_a_burst_with_matrices_in_pieces(harness: Harness, device: str) -> None:
+    """An adapter that binds 4,000 bytes at most: embedding and output are thirteen buffers."""
+    traits = replace(DEVICES[device], max_binding_bytes=4000)
+    case, wanted = burst_case(traits, 1)
+    assert len([w for w in weights_of([case.plan]) if "token_embd" in w.name]) == 13
+    case.arrays = {**case.arrays, "block_table": np.zeros(8, np.uint32)}
+    (ids,) = harness.run(case, [SAMPLED], repeat=14)
+    assert list(ids[:14]) == wanted[:14]
+
+
+def burst_case(traits: Traits, blocks: int) -> tuple[Case, list[int]]:
     """A decode step from a prompt of one token, KV pools of ``blocks`` blocks, and the ids that its
     replays should sample."""
     from engine import ops
@@ -150,7 +162,7 @@ def burst_case(device: str, blocks: int) -> tuple[Case, list[int]]:
     data = TINY.read_bytes()
     model = open_model(read_header(data, len(data)))
     kv = model.config.kv_layout(blocks, CONTEXT)
-    b = PlanBuilder("case", DEVICES[device])
+    b = PlanBuilder("case", traits)
     tokens = tokens_tensor(4)
     ops.sample(b, model.head(b, model.layers(b, tokens, kv)), tokens)
     case = tiny_inputs(Case(b.build(), {}, {}, StepRecord(0, 1)), model, kv)
@@ -162,7 +174,7 @@ def burst_case(device: str, blocks: int) -> tuple[Case, list[int]]:
 def test_pools_grow_between_bursts_in_flight(harness: Harness, device: str) -> None:
     """What was submitted before is copied, what comes after sees the copy, in blocks that only the
     larger pools have; a growth that the adapter refuses changes nothing."""
-    case, wanted = burst_case(device, 1)
+    case, wanted = burst_case(DEVICES[device], 1)
     table = np.array([0, 2, 1, 4, 3, 5, 6, 7], np.uint32)
     case.arrays = {**case.arrays, "block_table": table}
     (ids,), grown = harness.growing(case, [SAMPLED], 16, [3, 1 << 30, 5])

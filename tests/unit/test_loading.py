@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,13 @@ from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
 from engine.models.plans import PREFILL
 from engine.plan import Tensor, Traits
-from engine.weights.dequantize import SIGNED_BYTES, as_q8_0, dequantize
+from engine.weights.dequantize import dequantize
 from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
 from engine.weights.quants import QUANTS, make_weight
 from tests.conftest import ROOT
-from tests.kernels.harness import HALVES, file_of, oracle, quantize, random_blocks
+from tests.kernels.cases import HALVES, random_blocks
+from tests.kernels.harness import file_of, oracle, quantize
 from tests.native import NativeHost
 
 TINY = ROOT / "tests/golden/tiny.gguf"
@@ -50,12 +52,6 @@ def test_dequantize_equals_the_oracle_on_any_bytes(name: str) -> None:
     assert_same_bits(dequantize(name, raw), oracle(name, raw))
 
 
-@pytest.mark.parametrize("name", SIGNED_BYTES)
-def test_q8_0_blocks_of_the_same_weights(name: str) -> None:
-    raw = random_blocks(name, 500, np.array([0.0, -0.0, 6e-8, -65504, 0.01, -1.5]))
-    assert_same_bits(dequantize("Q8_0", as_q8_0(name, raw)), oracle(name, raw))
-
-
 def test_every_bf16_is_the_oracles() -> None:
     raw = np.arange(1 << 16, dtype=np.uint16).tobytes()
     assert_same_bits(dequantize("BF16", raw), oracle("BF16", raw))
@@ -69,7 +65,7 @@ def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
 def test_rows_must_be_whole_blocks() -> None:
     for name, q in QUANTS.items():
         with pytest.raises(OctavoError) as caught:
-            make_weight("w", (3, max(q.block_size // 2, 16)), name, ("w",))
+            make_weight("w", (max(q.block_size // 2, 16),), name, {"w": 3})
         assert caught.value.code == "model.quantization"
 
 
@@ -86,7 +82,7 @@ def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size:
     values = {f"t{i}": rng.standard_normal((rows[i], width)) for i in range(len(kinds))}
     tensors = {n: (k, quantize(v, k)) for (n, v), k in zip(values.items(), kinds, strict=True)}
     index, data = file_of(tensors, {n: v.shape for n, v in values.items()})
-    weights = [make_weight(n, v.shape, tensors[n][0], (n,)) for n, v in values.items()]
+    weights = [make_weight(n, (width,), tensors[n][0], {n: len(v)}) for n, v in values.items()]
     cuts = [data[i : i + shard_size] for i in range(0, len(data), shard_size)]
     jobs = shard_jobs(index, weights, [len(c) for c in cuts])
 
@@ -96,9 +92,13 @@ def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size:
         for cut, job in zip(cuts, jobs, strict=True):
             await device.upload(cut, job)
         for weight in weights:
-            kept = native.kept_as(weight) if native else ""
-            got = dequantize(kept or "F32", await device.read(weight))
+            kept = native is not None and native.takes_blocks(weight)
+            got = dequantize(weight.quant if kept else "F32", await device.read(weight))
             np.testing.assert_array_equal(got, oracle(*tensors[weight.name]))
+        if native:
+            kept = native.takes_blocks
+            sizes = {w: len(tensors[w.name][1]) if kept(w) else 4 * prod(w.shape) for w in weights}
+            assert device.memory()["weights"] == sum(sizes.values())
 
     asyncio.run(load(None))
     asyncio.run(load(Native.__new__(Native)))  # without its library, which needs WebAssembly
