@@ -7,7 +7,7 @@ import asyncio
 import json
 import reprlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from engine.answer import Delta
@@ -18,12 +18,14 @@ from engine.config import (
     LoadConfig,
     MeasureConfig,
     check_handle,
+    check_model,
     check_target,
 )
-from engine.engine import Engine, describe
+from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
 from engine.messages import check_messages, check_tools
+from engine.resident import describe
 from engine.tuning import choose
 
 Message = Mapping[str, Any]
@@ -84,11 +86,7 @@ class Worker:
                 raise OctavoError("request.unknown", f"{reprlib.repr(kind)} is none of {known}.")
             return "result", {"value": await handler(id, message)}
         except Exception as error:
-            failure = as_octavo_error(error)
-            if failure.code == "gpu.lost":
-                with suppress(Exception):  # its buffers are gone; a new load takes a new device
-                    await self._engine.unload()
-            return "error", {"error": failure.to_wire()}
+            return "error", {"error": as_octavo_error(error).to_wire()}
 
     def _reply(self, id: int, kind: str, **content: Any) -> None:
         self._post(json.dumps({"id": id, "kind": kind, **content}))
@@ -109,12 +107,12 @@ class Worker:
         }
 
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
-        config = GenerateConfig.from_wire(message)
+        config, model = GenerateConfig.from_wire(message), check_model(message)
         if message.get("continues") is None:
             messages, tools = check_messages(message), check_tools(message)
-            events = self._engine.generate(messages, config, key=id, tools=tools)
+            events = self._engine.generate(messages, config, key=id, tools=tools, model=model)
         else:
-            events = self._engine.go_on(check_handle(message), config, key=id)
+            events = self._engine.go_on(check_handle(message), config, key=id, model=model)
         with self._stoppable_as(id, id):
             async for event in events:
                 if isinstance(event, Delta):
@@ -145,11 +143,11 @@ class Worker:
         return {}
 
     async def _unload(self, id: int, message: Message) -> dict[str, Any]:
-        await self._engine.unload()
+        await self._engine.unload(check_model(message))
         return {}
 
     async def _measure(self, id: int, message: Message) -> dict[str, Any]:
-        return await self._engine.measure(MeasureConfig.from_wire(message))
+        return await self._engine.measure(MeasureConfig.from_wire(message), check_model(message))
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._engine.status()

@@ -151,6 +151,7 @@ function answerEarly(request) {
       reply(resultReply(request.id, {}));
       return true;
     case "unload":
+      if (request.model != null) return false; // Python knows whose it is
       cancelQueued(() => true);
       reply(resultReply(request.id, {}));
       return true;
@@ -203,7 +204,7 @@ function prepare(load) {
   const onProgress = (/** @type {number} */ loaded, /** @type {number} */ total) =>
     reply({ id: load.id, kind: "progress", stage: "download", loaded, total, unit: "bytes" });
   shards.open(load.model, onProgress).catch(() => {});
-  if (load.device !== "cpu") Gpu.request().catch(() => {});
+  if (load.device !== "cpu") Gpu.prepare();
 }
 
 async function boot() {
@@ -271,7 +272,7 @@ function makeHost(pyodide) {
     gpu: Gpu,
     memory,
     openTokenizer,
-    grammars: new Grammars(),
+    openGrammars: () => new Grammars(),
     now: () => performance.now(),
     installNumpy: async () => {
       await pyodide.loadPackage("micropip");

@@ -10,7 +10,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from engine.backends.base import Buffer, Progress
+from engine.backends.base import Buffer, Progress, slot_sizes
 from engine.backends.native import Native, Run
 from engine.ops.state import RING
 from engine.plan import Call, Plan, Tensor, Traits, Weight
@@ -46,12 +46,22 @@ class CpuDevice:
         self._turn = 0.0
         self._lock = asyncio.Lock()
 
+    def needs(
+        self, tensors: Iterable[Tensor], plans: Iterable[Plan], shards: Sequence[int] = ()
+    ) -> int:
+        """Bytes of arrays and slots; an upload takes no more."""
+        return sum(map(self._nbytes, tensors)) + sum(slot_sizes(plans))
+
+    def _nbytes(self, tensor: Tensor) -> int:
+        kept = self._kept_as(tensor)
+        return block_bytes(kept, tensor.shape) if kept else 4 * prod(tensor.shape)
+
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Create zeroed arrays."""
         import numpy as np
 
         for tensor in tensors:
-            kept = self._kept_as(tensor) if isinstance(tensor, Weight) else ""
+            kept = self._kept_as(tensor)
             if kept:
                 array = np.zeros(block_bytes(kept, tensor.shape), np.uint8)
             else:
@@ -79,9 +89,9 @@ class CpuDevice:
                 self._bind_plan(plan, slots)
         return True
 
-    def _kept_as(self, weight: Weight) -> str:
-        """The quantization as whose blocks a weight is kept; empty if as f32."""
-        return self._native.kept_as(weight) if self._native else ""
+    def _kept_as(self, tensor: Tensor) -> str:
+        """The quantization as whose blocks a weight is kept; empty if as f32, as all else is."""
+        return self._native.kept_as(tensor) if self._native and isinstance(tensor, Weight) else ""
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Dequantize or copy the blocks of a shard: bytes, or a JavaScript Uint8Array."""
@@ -112,12 +122,9 @@ class CpuDevice:
         GPU."""
         import numpy as np
 
-        sizes: dict[int, int] = {}
-        for plan in plans:
-            for slot, size in enumerate(plan.slot_bytes):
-                sizes[slot] = max(sizes.get(slot, 0), size)
-        slots = {slot: np.zeros(size, np.uint8) for slot, size in sizes.items()}
-        self._labels["activations"] = sum(sizes.values())
+        sizes = slot_sizes(plans)
+        slots = {slot: np.zeros(size, np.uint8) for slot, size in enumerate(sizes)}
+        self._labels["activations"] = sum(sizes)
         for plan in plans:
             self._compiled[plan.name] = plan, slots
             self._bind_plan(plan, slots)
@@ -204,6 +211,10 @@ class CpuDevice:
         return {"weights" if k == "weight" else k: v for k, v in self._labels.items()}
 
     def close(self) -> None:
+        """Drop all arrays."""
+        self.clear()
+
+    def clear(self) -> None:
         """Drop all arrays."""
         self._arrays.clear()
         self._compiled.clear()

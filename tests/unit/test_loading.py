@@ -19,11 +19,12 @@ from engine.backends.native import Native
 from engine.backends.null import NullDevice
 from engine.backends.webgpu import WebGpuDevice, traits_of
 from engine.config import Activations, LoadConfig
-from engine.engine import Engine, describe
+from engine.engine import Engine
 from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
 from engine.models.plans import PREFILL, rope_table
 from engine.plan import Tensor, Traits
+from engine.resident import describe
 from engine.weights.dequantize import SIGNED_BYTES, as_q8_0, dequantize
 from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
