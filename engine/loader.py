@@ -109,7 +109,7 @@ class Room(Protocol):
         ...
 
     def more(self, nbytes: int) -> AbstractContextManager[bool]:
-        """Whether the model may hold ``nbytes`` more while this lasts; what it then has, it keeps."""
+        """Whether the model may hold ``nbytes`` more while this lasts; what it has, it keeps."""
         ...
 
 

@@ -166,7 +166,7 @@ def test_files_that_cannot_be_loaded(
         assert said in caught.value.message
         assert engine.status() == {"state": "empty"}
         # Nothing is lost: the same engine loads a good file afterwards.
-        engine._host = NativeHost(TINY)
+        engine._host = engine._models.host = NativeHost(TINY)
         await engine.load(LoadConfig(), lambda *_: None)
         assert engine.state == "ready"
 
