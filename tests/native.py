@@ -27,6 +27,7 @@ class NativeHost:
         self.memory: dict[str, str] = {}
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
+        self.cancelled = False
         sizes = [len(self._cut(i)) for i in range(-(-len(self.data) // self.shard_size))]
         progress(len(self.data), len(self.data))
         return json.dumps({"size": len(self.data), "shards": [{"size": s} for s in sizes]})

@@ -24,6 +24,7 @@ from engine.kv import budget
 from engine.plan import Plan, Tensor
 from tests.conftest import ROOT
 from tests.native import NativeHost
+from tests.unit.test_worker import Client
 
 GOLDEN = ROOT / "tests/golden"
 NAMES = ["tiny", "tiny_qwen2", "tiny_qwen3"]
@@ -92,10 +93,10 @@ class ManyHost(NativeHost):
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         self.key = manifest
-        self.cancelled = False
         self.opened.append(manifest)
         self.data = (GOLDEN / f"{manifest or 'tiny'}.gguf").read_bytes()
-        return await super().open_shards(manifest, progress)
+        text = await super().open_shards(manifest, progress)
+        return json.dumps({"name": manifest} | json.loads(text))
 
     async def read_shard(self, index: int) -> bytes:
         await self.gate.wait()
@@ -629,6 +630,48 @@ def test_status_of_a_model_that_is_swapped_out() -> None:
             await bench.right(name)
 
     sizes = [size(name) for name in NAMES]
+    test(run)
+
+
+def chat_of(name: str) -> dict[str, Any]:
+    document = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    return next(prompt for prompt in document["prompts"] if "messages" in prompt)
+
+
+def test_models_by_name_through_the_protocol() -> None:
+    async def run() -> None:
+        host = ManyHost()
+        client = Client(host)
+        for name in NAMES[:2]:
+            reply = await client.ask("load", model=name, memory_bytes=max(sizes), context=512)
+            assert reply["kind"] == "result"
+        for name in (*NAMES[:2], NAMES[0]):
+            chat = chat_of(name)
+            asked = {"messages": chat["messages"], "model": name}
+            value = (await client.ask("generate", max_tokens=30, **asked))["value"]
+            assert value["ids"] == chat["ids"][:30]
+        last = chat_of(NAMES[1])
+        value = (await client.ask("generate", max_tokens=9, messages=last["messages"]))["value"]
+        assert value["ids"] == last["ids"][:9], "by the one that was loaded last"
+        go_on = {"continues": value["handle"], "max_tokens": 9}
+        assert (await client.ask("generate", model=NAMES[0], **go_on))["kind"] == "error"
+        more = (await client.ask("generate", **go_on))["value"]
+        assert more["ids"] == last["ids"][9:18]
+        status = (await client.ask("status"))["value"]
+        assert status["models"] == [
+            {"model": name, "name": name, "resident": i == 1, "answers": 0}
+            | {"memory_bytes": sizes[1] if i else 0}
+            for i, name in enumerate(NAMES[:2])
+        ]
+        assert (status["budget_bytes"], status["memory_bytes"]) == (max(sizes), sizes[1])
+        sizes_of = {"prefill": 4, "context": 9, "steps": 2}
+        assert (await client.ask("measure", model=NAMES[0], **sizes_of))["kind"] == "result"
+        assert (await client.ask("unload", model=NAMES[0]))["value"] == {}
+        status = (await client.ask("status"))["value"]
+        assert [m["model"] for m in status["models"]] == NAMES[1:2]
+        assert host.most <= max(sizes)
+
+    sizes = [size(name) for name in NAMES[:2]]
     test(run)
 
 
