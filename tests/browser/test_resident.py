@@ -14,7 +14,7 @@ from tests.conftest import ROOT, StaticServer
 
 GOLDEN = ROOT / "tests/golden"
 NAMES = ["tiny", "tiny_qwen2"]
-STAGING = 2 * (512 + 2 * TINY_SHARD)  # bytes that an upload takes beside the weights, see upload.mjs
+STAGING = 2 * (512 + 2 * TINY_SHARD)  # bytes of upload.mjs, beside the weights
 pytestmark = [pytest.mark.browser, pytest.mark.golden]
 
 # Loads both and lets them answer; `fit` says how many have room.
@@ -43,13 +43,14 @@ IN_TURN = """async ([names, prompts, device, staging, fit]) => {
   await octavo.unload({model: url(names[0])});
   const gone = await ask(0).catch((error) => error.code);
   const rest = await ask(1, {model: undefined});
-  const little = await octavo.load({...options, model: url(names[0]), memory_bytes: 1000})
+  const needed = sizes[0] + (device === 'gpu' ? staging : 0);
+  const little = await octavo.load({...options, model: url(names[0]), memory_bytes: needed - 1})
     .catch((error) => error.code);
   const still = await ask(1);
   const idsOf = (answer) => answer.octavo.ids;
   return {
     seen, together: together.map(idsOf), unknown, gone, rest: idsOf(rest), little,
-    still: idsOf(still), sizes, memory_bytes,
+    still: idsOf(still), sizes,
   };
 }"""
 
@@ -92,4 +93,4 @@ def test_two_models_answer_in_turn(
     assert (got["unknown"], got["gone"]) == ("engine.not_loaded", "engine.not_loaded")
     assert got["little"] == "memory.budget"
     assert got["rest"] == got["still"] == wanted[1]
-    assert not [path for path in server.requests if path.endswith(".bin")], "all came from the cache"
+    assert not [path for path in server.requests if ".bin" in path], "it was in the cache"
