@@ -68,7 +68,7 @@ class Engine:
             return "loading"
         if self._requests:
             return "generating"
-        return "ready" if self._models.slots else "empty"
+        return "ready" if self._models.current else "empty"
 
     async def load(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
         """Load a model: in place of all that are there or, with ``memory_bytes``, beside them, but
@@ -92,13 +92,14 @@ class Engine:
 
     async def _replace(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
         async with self._changing:
-            slots = self._models.slots
             if config.memory_bytes is None:
-                await self._free(list(slots.values()))
-            elif config.model in slots:
-                await self._stopped([slots[config.model]])
+                await self._free(list(self._models))
+            await self._stopped(self._models.named(config.model))
             model = await self._models.load(config, progress)
-            self._unfinished.only_of(slots.values())
+            for twin in self._models.twins(config.model):
+                await self._stopped([twin])
+                self._models.join(twin, config.model)
+            self._unfinished.only_of(list(self._models))
             return model
 
     async def _rehearse(self, ready: Ready) -> None:
@@ -366,10 +367,14 @@ class Engine:
     def stop(self, key: int | None = None) -> bool:
         """Stop the answer with this key, or without one a load or all answers; returns whether
         there was something to stop."""
-        cancelled = bool(self._loading and key is None and self._loading.cancel())
+        cancelled = key is None and self.stop_load()
         meant = [r for r in self._requests if not r.stopping and key in (None, r.key)]
         self._tell_to_stop(meant)
         return cancelled or bool(meant)
+
+    def stop_load(self) -> bool:
+        """Stop a load; whether there was one."""
+        return bool(self._loading and self._loading.cancel())
 
     def _tell_to_stop(self, requests: Iterable[_Request]) -> None:
         for request in requests:
@@ -379,13 +384,12 @@ class Engine:
 
     async def reset(self) -> None:
         """Stop, and forget all conversations; a load under way goes on, it has none yet."""
-        slots = self._models.slots
         self._tell_to_stop(self._requests)
         # While a model loads, which may wait for answers to end, none begins anyway.
         async with nullcontext() if self._loading else self._changing:
-            await self._stopped(list(slots.values()))
+            await self._stopped(list(self._models))
             self._unfinished.only_of(())
-            for slot in slots.values():
+            for slot in self._models:
                 if slot.ready:
                     slot.ready.model.pool.forget()
 
@@ -395,13 +399,12 @@ class Engine:
         if loading:
             loading.cancel()
             await asyncio.wait([loading])
-        slots = self._models.slots
-        meant = [slot for slot in slots.values() if model in (None, slot.key)]
+        meant = self._models.named(model)
         self._tell_to_stop(r for r in self._requests if r.slot in meant)
         async with self._changing:
             if model is not None and not loading:
                 self._models.find(model)
-            await self._free([slot for slot in slots.values() if model in (None, slot.key)])
+            await self._free(self._models.named(model))
 
     async def _stopped(self, slots: list[Slot]) -> None:
         """Stop all answers of models and wait for their ends."""
@@ -414,7 +417,7 @@ class Engine:
         await self._stopped(slots)
         for slot in slots:
             self._models.drop(slot)
-        self._unfinished.only_of(self._models.slots.values())
+        self._unfinished.only_of(list(self._models))
 
     def status(self) -> dict[str, Any]:
         """State, loaded models, and device, model and KV use of the one that was used or loaded
@@ -424,7 +427,7 @@ class Engine:
         if not current:
             return status
         status |= current.describe() | {"answers": len(self._requests)}
-        status["models"] = [slot.summarize() for slot in self._models.slots.values()]
+        status["models"] = [slot.summarize() for slot in self._models]
         if self._models.budget is not None:
             status["budget_bytes"] = self._models.budget
         if current.ready:

@@ -143,6 +143,7 @@ class LoadedModel:
     special: SpecialTokens
     token_bytes: list[bytes]
     file_bytes: int
+    sha256: str  # of the file; empty if the manifest does not say
     prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
     timings: list[Timing]  # of kernel variants, measured in this load
     room: Room
@@ -174,6 +175,7 @@ class _Manifest:
     name: str
     size: int
     shard_sizes: tuple[int, ...]
+    sha256: str
 
 
 async def load(
@@ -267,6 +269,7 @@ async def load(
             special=special,
             token_bytes=table,
             file_bytes=manifest.size,
+            sha256=manifest.sha256,
             prefill_sample=sample,
             timings=timings,
             room=room,
@@ -310,7 +313,8 @@ def _read_manifest(text: str) -> _Manifest:
     try:
         data = json.loads(text)
         sizes = tuple(int(shard["size"]) for shard in data["shards"])
-        manifest = _Manifest(str(data.get("name", "")), int(data["size"]), sizes)
+        name, sha256 = str(data.get("name", "")), str(data.get("sha256", ""))
+        manifest = _Manifest(name, int(data["size"]), sizes, sha256)
     except (ValueError, KeyError, TypeError) as error:
         raise OctavoError("manifest.invalid", f"The manifest cannot be read: {error!r}.") from error
     if not sizes or min(sizes) <= 0 or sum(sizes) != manifest.size:

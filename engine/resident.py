@@ -49,6 +49,7 @@ class Slot:
     uses: int = 0
     used: int = 0
     reserved: int = 0  # bytes that it is about to hold in all
+    sha256: str = ""  # of the file; empty if its manifest does not say
     about: dict[str, Any] = field(default_factory=dict)  # see ``describe``
 
     @property
@@ -82,41 +83,49 @@ class Slot:
 
 
 class Models:
-    """Loaded models by the names that they were loaded by, the last one last."""
+    """Loaded models, the one loaded last at the end, by the names that they were loaded by."""
 
     def __init__(self, host: Host, rehearse: Callable[[Ready], Awaitable[None]]) -> None:
         self.host = host
-        self.slots: dict[str, Slot] = {}
+        self._by_key: dict[str, Slot] = {}
         self.budget: int | None = None  # bytes
         self.changed = Signal()  # somebody leaves a model or is to stop, or it is another's turn
         self._rehearse = rehearse
         self._clock = count(1)
         self._turns: deque[object] = deque()  # of those who change what is on the device
         self._coming: Slot | None = None  # loaded for the first time
+        self._short = False  # answers are waited for, for their models' room
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(dict.fromkeys(self._by_key.values()))
 
     @property
     def current(self) -> Slot | None:
         """The model that was used or loaded last."""
-        return max(self.slots.values(), key=lambda slot: slot.used, default=None)
+        return max(self, key=lambda slot: slot.used, default=None)
 
     def find(self, key: str | None) -> Slot:
         """The model of this name, or the one that was loaded last; OctavoError
         engine.not_loaded."""
-        if not self.slots:
+        if not self._by_key:
             raise OctavoError("engine.not_loaded", hint="Load a model first.")
         if key is None:
-            return next(reversed(self.slots.values()))
-        if key not in self.slots:
+            return next(reversed(self._by_key.values()))
+        if key not in self._by_key:
             raise OctavoError("engine.not_loaded", f"The model {key!r} is not loaded.", "Load it.")
-        return self.slots[key]
+        return self._by_key[key]
+
+    def named(self, key: str | None) -> list[Slot]:
+        """The model of this name, if there is one; all of them without a name."""
+        return [slot for slot in self if key is None or self._by_key.get(key) is slot]
 
     async def load(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
         """Load a model, within the budget that ``config`` gives to all of them. Nobody may use one
         of the same name. If it fails, all others, and the budget, are as they were."""
         slot, budget = Slot(config), self.budget
         async with self._turn():
-            if config.model in self.slots:
-                self.swap_out(self.slots[config.model])
+            for same in self.named(config.model):
+                self.swap_out(same)
             self._coming, self.budget = slot, config.memory_bytes
             try:
                 ready = await self._open(slot, config, progress)
@@ -127,17 +136,30 @@ class Models:
                 raise
             finally:
                 self._coming = None
-            self.slots.pop(config.model, None)
-            self.slots[config.model] = slot
+            self._by_key.pop(config.model, None)
+            self._by_key[config.model] = slot
             slot.used = next(self._clock)
             return ready.model
+
+    def twins(self, key: str) -> list[Slot]:
+        """Models of other names that are the same file, as far as its manifest tells."""
+        slot = self._by_key[key]
+        return [s for s in self if s is not slot and s.sha256 == slot.sha256 != ""]
+
+    def join(self, twin: Slot, key: str) -> None:
+        """From now on all names of a model that nobody uses are names of the one with this key."""
+        self.swap_out(twin)
+        names = [name for name, slot in self._by_key.items() if slot is twin]
+        self._by_key = dict.fromkeys(names, self._by_key[key]) | {
+            name: slot for name, slot in self._by_key.items() if slot is not twin
+        }
 
     async def enter(self, slot: Slot, stopped: Callable[[], bool]) -> Ready | None:
         """Have the model on its device until ``leave``; one that is swapped out comes back, for
         which others' answers may have to end. None if stopped before.
 
         Raises OctavoError memory.budget if there is not the memory, or what ``load`` raises."""
-        if not slot.ready or self._turns:  # who came earlier may wait for this one to be left
+        if not slot.ready or self._short:
             async with self._turn(stopped) as mine:
                 if not mine:
                     return None
@@ -167,8 +189,8 @@ class Models:
     def drop(self, slot: Slot) -> None:
         """It is loaded no longer."""
         self.swap_out(slot)
-        del self.slots[slot.key]
-        if not self.slots:
+        self._by_key = {key: other for key, other in self._by_key.items() if other is not slot}
+        if not self._by_key:
             self.budget = None
 
     @asynccontextmanager
@@ -201,7 +223,7 @@ class Models:
     async def _open(self, slot: Slot, config: LoadConfig, progress: StageProgress) -> Ready:
         try:
             model = await load(self.host, config, progress, _Share(self, slot))
-            slot.ready = Ready.of(model)
+            slot.ready, slot.sha256 = Ready.of(model), model.sha256
             return slot.ready
         finally:
             slot.reserved = 0
@@ -215,14 +237,18 @@ class Models:
                 f"The model needs {nbytes:,} bytes; the budget is {self.budget:,}.",
                 "Raise memory_bytes, or choose a smaller model or a shorter context.",
             )
-        while not self.fits(slot, nbytes):
-            await self.changed.wait()
+        try:
+            while not self.fits(slot, nbytes):
+                self._short = True
+                await self.changed.wait()
+        finally:
+            self._short = False
 
     def fits(self, slot: Slot, nbytes: int) -> bool:
         """Reserve what a model will hold in all, if there is room but for idle models; these are
         swapped out then."""
         if self.budget is not None:
-            others = [s for s in (*self.slots.values(), self._coming) if s and s is not slot]
+            others = [s for s in (*self, self._coming) if s and s is not slot]
             excess = sum(s.bytes for s in others) + nbytes - self.budget
             idle = [s for s in others if s.ready and not s.uses and s is not self._coming]
             idle.sort(key=lambda s: s.used)

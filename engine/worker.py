@@ -42,7 +42,7 @@ class Worker:
         self._engine = Engine(host)
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: set[int] = set()  # ids that have no final reply yet
-        self._stoppable: dict[int, int | None] = {}  # ids under way: the engine's key of each
+        self._stoppable: dict[int, Callable[[], bool]] = {}  # how to stop what is under way, by id
         self._handlers: dict[str, Handler] = {
             "load": self._load,
             "generate": self._generate,
@@ -97,7 +97,7 @@ class Worker:
         def progress(stage: str, loaded: int, total: int, unit: str) -> None:
             self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
 
-        with self._stoppable_as(id, None):
+        with self._stoppable_by(id, self._engine.stop_load):
             model = await self._engine.load(LoadConfig.from_wire(message), progress)
         best = choose(model.timings)
         return {
@@ -113,7 +113,7 @@ class Worker:
             events = self._engine.generate(messages, config, key=id, tools=tools, model=model)
         else:
             events = self._engine.go_on(check_handle(message), config, key=id, model=model)
-        with self._stoppable_as(id, id):
+        with self._stoppable_by(id, lambda: self._engine.stop(id)):
             async for event in events:
                 if isinstance(event, Delta):
                     kind = "delta" if event.kind == "answer" else "reasoning"
@@ -123,8 +123,8 @@ class Worker:
         raise AssertionError("an answer always ends")
 
     @contextmanager
-    def _stoppable_as(self, id: int, key: int | None) -> Iterator[None]:
-        self._stoppable[id] = key
+    def _stoppable_by(self, id: int, stop: Callable[[], bool]) -> Iterator[None]:
+        self._stoppable[id] = stop
         try:
             yield
         finally:
@@ -134,9 +134,7 @@ class Worker:
         target = check_target(message)
         if target is None:
             return {"stopped": self._engine.stop()}
-        if target not in self._stoppable:
-            return {"stopped": False}
-        return {"stopped": self._engine.stop(self._stoppable[target])}
+        return {"stopped": target in self._stoppable and self._stoppable[target]()}
 
     async def _reset(self, id: int, message: Message) -> dict[str, Any]:
         await self._engine.reset()

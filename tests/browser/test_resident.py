@@ -83,10 +83,7 @@ def test_two_models_answer_in_turn(
     wanted = [chat["ids"][:40] for chat in chats]
     assert [s["ids"] for s in got["seen"]] == [wanted[i] for i in (0, 1, 0)]
     assert [s["model"] for s in got["seen"]] == [NAMES[i] for i in (0, 1, 0)]
-    if fit == 1:
-        resident = [[True, False], [False, True], [True, False]]
-    else:
-        resident = [[True, True]] * 3
+    resident = [[True, fit == 2], [fit == 2, True], [True, fit == 2]]
     assert [s["resident"] for s in got["seen"]] == resident
     assert [s["held"] for s in got["seen"]] == [got["sizes"][i] for i in (0, 1, 0)]
     assert got["together"] == [wanted[i] for i in (0, 1, 0)]

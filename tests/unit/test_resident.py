@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cache
@@ -96,7 +97,8 @@ class ManyHost(NativeHost):
         self.opened.append(manifest)
         self.data = (GOLDEN / f"{manifest or 'tiny'}.gguf").read_bytes()
         text = await super().open_shards(manifest, progress)
-        return json.dumps({"name": manifest} | json.loads(text))
+        sha256 = hashlib.sha256(self.data).hexdigest()
+        return json.dumps({"name": manifest, "sha256": sha256} | json.loads(text))
 
     async def read_shard(self, index: int) -> bytes:
         await self.gate.wait()
@@ -285,6 +287,7 @@ def test_a_model_that_answers_is_not_swapped_out() -> None:
         long = bench.ask(one, 100)
         await until(lambda: bench.engine.state == "generating")
         other = bench.ask(two)
+        await until(lambda: bench.engine._models._short)
         later = [bench.ask(one), bench.ask(two)]
         while not long.done():
             assert bench.resident == [one] and not any(t.done() for t in (other, *later))
@@ -522,6 +525,69 @@ def test_a_second_load_of_the_same_name_takes_its_place() -> None:
     test(run)
 
 
+def test_a_file_has_room_once_whatever_its_names() -> None:
+    async def run() -> None:
+        bench = Bench(1 << 30)
+        one, two = NAMES[:2]
+        await bench.load(one, two)
+        answers = [bench.ask(one, 200), bench.ask(two, 40)]
+        part = await bench.ask(one, 5, key=7)
+        assert part.ids
+        await bench.load("")
+        assert (await answers[0]).finish_reason == "cancelled", "its place was taken"
+        assert (await answers[1]).ids == golden(two)["ids"][:40]
+        assert bench.resident == ["", two] or bench.resident == [two, ""]
+        for name in (one, two):
+            await bench.right(name)
+        assert (await bench.ask(None, 9)).ids == golden(one)["ids"][:9]
+        assert await code(collect(bench.engine.go_on(7, GenerateConfig()))) == "request.invalid"
+        assert len(bench.host.opened) == 3
+        await bench.engine.unload(one)
+        assert await code(bench.ask("")) == "engine.not_loaded"
+        assert bench.resident == [two]
+        bench.check()
+
+    test(run)
+
+
+def test_an_answer_begins_while_another_model_comes_back() -> None:
+    async def run() -> None:
+        bench = Bench(sum(sizes) - 1)
+        await bench.load(*NAMES)
+        assert bench.resident == NAMES[1:]
+        bench.host.gate.clear()
+        coming = bench.ask(NAMES[0])
+        await until(lambda: bench.host.opened.count(NAMES[0]) == 2)
+        assert (await bench.ask(NAMES[2])).ids == golden(NAMES[2])["ids"][:20]
+        assert not coming.done()
+        bench.host.gate.set()
+        assert (await coming).ids == golden(NAMES[0])["ids"][:20]
+
+    sizes = [size(name) for name in NAMES]
+    test(run)
+
+
+def test_a_stop_of_a_load_stops_no_answer() -> None:
+    async def run() -> None:
+        client = Client(ManyHost())
+        await client.ask("load", model=NAMES[0], memory_bytes=1 << 30, context=512)
+        chat = chat_of(NAMES[0])
+        answer = client.send("generate", messages=chat["messages"], max_tokens=60)
+        load = client.send("load", model=NAMES[1], memory_bytes=1 << 30)
+        await asyncio.sleep(0)
+        assert (await client.ask("stop", target=load))["value"] == {"stopped": True}
+        assert (await client.ended(load))["error"]["code"] == "request.cancelled"
+        assert (await client.ended(answer))["value"]["ids"] == chat["ids"][:60]
+        answer = client.send("generate", messages=chat["messages"], max_tokens=200)
+        load = client.send("load", model=NAMES[1], memory_bytes=1 << 30)
+        await asyncio.sleep(0)
+        assert (await client.ask("stop"))["value"] == {"stopped": True}
+        assert (await client.ended(load))["error"]["code"] == "request.cancelled"
+        assert (await client.ended(answer))["value"]["finish_reason"] == "cancelled"
+
+    test(run)
+
+
 def test_a_load_without_a_budget_takes_the_place_of_all() -> None:
     async def run() -> None:
         bench = Bench(1 << 30)
@@ -714,18 +780,17 @@ def test_whatever_is_asked_in_whatever_order(steps: list[tuple[str, Any]], fit: 
 
     async def run() -> None:
         bench = Bench(sum(sorted(sizes)[-fit:]))
-        engine, tasks, key = bench.engine, list[tuple[str, str, asyncio.Future[Any]]](), 0
+        engine, tasks = bench.engine, list[tuple[str, str, asyncio.Future[Any]]]()
         begun: dict[str, int] = {}
         await bench.load(*NAMES[:2])
-        for step, value in steps:
-            key += 1
+        for key, (step, value) in enumerate(steps):
             work: Awaitable[Any] | None = None
             if step == "load":
                 work = bench.load(value)
             elif step == "ask":
                 work, begun[value] = bench.ask(value, 40, key), key
             elif step == "go on":
-                earlier = begun.get(value, 0)
+                earlier = begun.get(value, -1)
                 work = collect(engine.go_on(earlier, GenerateConfig(max_tokens=5), key))
             elif step == "unload":
                 work = engine.unload(value)
