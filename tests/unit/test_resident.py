@@ -30,6 +30,7 @@ from tests.unit.test_worker import Client
 GOLDEN = ROOT / "tests/golden"
 NAMES = ["tiny", "tiny_qwen2", "tiny_qwen3"]
 PROMPT = 3  # of the golden files: given as ids
+BLOCK_BYTES = 2 * 3 * 2 * 16 * 16 * 4  # of KV in the tiny model: see test_growth
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +90,8 @@ class ManyHost(NativeHost):
         self.lost: list[str] = []
         self.grown: list[str] = []
         self.broken: set[str] = set()
-        self.gate = asyncio.Event()
+        self.gate = asyncio.Event()  # through which shards come from ``gate_from`` on
+        self.gate_from = 0
         self.gate.set()
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
@@ -101,7 +103,8 @@ class ManyHost(NativeHost):
         return json.dumps({"name": manifest, "sha256": sha256} | json.loads(text))
 
     async def read_shard(self, index: int) -> bytes:
-        await self.gate.wait()
+        if index >= self.gate_from:
+            await self.gate.wait()
         if self.key in self.broken and index:
             raise OctavoError("shard.network")
         return await super().read_shard(index)
@@ -421,6 +424,8 @@ def test_a_lost_device_takes_no_other_with_it(fit: int) -> None:
         got = await asyncio.gather(*answers)
         assert [a.ids for a in got] == [golden(n)["ids"][:60] for n in (one, two, one)]
         assert bench.host.lost == []
+        if fit == 2:
+            assert [bench.host.opened.count(name) for name in (one, two)] == [2, 1]
         bench.check()
         # Lost twice in one answer: that ends, and nothing else.
         bench.host.lost = [one, one]
@@ -662,6 +667,33 @@ def test_pools_do_not_grow_into_the_room_of_busy_models() -> None:
         alone.check()
 
     small = [size(name, kv_tokens=1024) for name in NAMES[:2]]
+    test(run)
+
+
+@pytest.mark.usefixtures("begins_with_a_block")
+def test_pools_do_not_grow_into_the_room_of_a_model_that_is_loaded() -> None:
+    """An answer that needs it waits for the end of the load."""
+
+    async def run() -> None:
+        one, two = NAMES[:2]
+        bench = Bench(most)
+        await bench.load(one, kv_tokens=1024)
+        bench.host.gate_from = 1  # the device has taken its memory by then
+        bench.host.gate.clear()
+        answer = bench.ask(one, 200)
+        await until(lambda: bench.host.grown)
+        loading = asyncio.ensure_future(bench.engine.load(config, lambda *_: None))
+        await until(lambda: len(bench.host.devices) == 2 and bench.host.devices[1].memory())
+        await until(lambda: any(r.waiting for r in bench.engine._requests))
+        assert not loading.done()
+        bench.host.gate.set()
+        await loading
+        assert (await answer).ids == golden(one)["ids"][:200]
+        bench.check()
+
+    small = [size(name, kv_tokens=1024) for name in NAMES[:2]]
+    most = sum(small) + 8 * BLOCK_BYTES  # by which the first pools have grown
+    config = LoadConfig(NAMES[1], context=512, kv_tokens=1024, memory_bytes=most)
     test(run)
 
 
