@@ -52,7 +52,7 @@ async def passes(device: Device) -> bool:
         ids: list[int] = golden["ids"][:NUM_IDS]
         return got == ids
     finally:
-        device.close()
+        device.clear()
 
 
 async def _greedy(device: Device, prompt: list[int]) -> list[int]:

@@ -35,6 +35,7 @@ class NativeHost:
         self.memory: dict[str, str] = {}
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
+        self.cancelled = False
         progress(len(self.data), len(self.data))
         shards = [{"size": len(shard)} for shard in self.shards]
         parts = [len(part) for part in self.parts]

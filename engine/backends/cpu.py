@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
-from engine.backends.base import Buffer, Progress
+from engine.backends.base import Buffer, Progress, slot_sizes
 from engine.backends.native import Native, Run
 from engine.ops.state import RING
 from engine.plan import Call, Plan, Tensor, Traits, Weight
@@ -46,12 +46,23 @@ class CpuDevice:
         self._turn = 0.0
         self._lock = asyncio.Lock()
 
+    def needs(
+        self, tensors: Iterable[Tensor], plans: Iterable[Plan], shards: Sequence[int] = ()
+    ) -> int:
+        """Bytes of arrays and slots; an upload takes no more."""
+        return sum(map(self._nbytes, tensors)) + sum(slot_sizes(plans))
+
+    def _nbytes(self, tensor: Tensor) -> int:
+        if self._keeps_blocks(tensor):
+            return block_bytes(tensor.quant, tensor.shape)
+        return 4 * prod(tensor.shape)
+
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Create zeroed arrays."""
         import numpy as np
 
         for tensor in tensors:
-            if isinstance(tensor, Weight) and self._keeps_blocks(tensor):
+            if self._keeps_blocks(tensor):
                 array = np.zeros(block_bytes(tensor.quant, tensor.shape), np.uint8)
             else:
                 array = np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
@@ -78,9 +89,10 @@ class CpuDevice:
                 self._bind_plan(plan, slots)
         return True
 
-    def _keeps_blocks(self, weight: Weight) -> bool:
-        """Whether a weight is kept as the file's blocks, and not as f32."""
-        return self._native is not None and self._native.takes_blocks(weight)
+    def _keeps_blocks(self, tensor: Tensor) -> TypeGuard[Weight]:
+        """Whether a tensor is a weight that is kept as the file's blocks, and not as f32."""
+        native = self._native
+        return native is not None and isinstance(tensor, Weight) and native.takes_blocks(tensor)
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Dequantize or copy the blocks of a shard: bytes, or a JavaScript Uint8Array."""
@@ -108,12 +120,9 @@ class CpuDevice:
         GPU."""
         import numpy as np
 
-        sizes: dict[int, int] = {}
-        for plan in plans:
-            for slot, size in enumerate(plan.slot_bytes):
-                sizes[slot] = max(sizes.get(slot, 0), size)
-        slots = {slot: np.zeros(size, np.uint8) for slot, size in sizes.items()}
-        self._labels["activations"] = sum(sizes.values())
+        sizes = slot_sizes(plans)
+        slots = {slot: np.zeros(size, np.uint8) for slot, size in enumerate(sizes)}
+        self._labels["activations"] = sum(sizes)
         for plan in plans:
             self._compiled[plan.name] = plan, slots
             self._bind_plan(plan, slots)
@@ -200,6 +209,10 @@ class CpuDevice:
         return {"weights" if k == "weight" else k: v for k, v in self._labels.items()}
 
     def close(self) -> None:
+        """Drop all arrays."""
+        self.clear()
+
+    def clear(self) -> None:
         """Drop all arrays."""
         self._arrays.clear()
         self._compiled.clear()

@@ -394,7 +394,7 @@ def test_load_stop_load() -> None:
         first = asyncio.ensure_future(engine.load(LoadConfig(), lambda *_: None))
         await asyncio.sleep(0)
         engine.stop()
-        engine._host = NativeHost(GOLDEN / "tiny.gguf")
+        engine._host = engine._models.host = NativeHost(GOLDEN / "tiny.gguf")
         await engine.load(LoadConfig(context=512), lambda *_: None)
         with pytest.raises(OctavoError):
             await first

@@ -20,11 +20,12 @@ from engine.backends.native import Native
 from engine.backends.null import NullDevice
 from engine.backends.webgpu import WebGpuDevice, traits_of
 from engine.config import Activations, LoadConfig
-from engine.engine import Engine, describe
+from engine.engine import Engine
 from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
 from engine.models.plans import PREFILL
 from engine.plan import Tensor, Traits
+from engine.resident import describe
 from engine.weights.dequantize import dequantize
 from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
@@ -165,7 +166,7 @@ def test_files_that_cannot_be_loaded(
         assert said in caught.value.message
         assert engine.status() == {"state": "empty"}
         # Nothing is lost: the same engine loads a good file afterwards.
-        engine._host = NativeHost(TINY)
+        engine._host = engine._models.host = NativeHost(TINY)
         await engine.load(LoadConfig(), lambda *_: None)
         assert engine.state == "ready"
 
