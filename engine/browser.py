@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from engine import selftest
@@ -37,16 +38,27 @@ class _JsEncoder:
         self._tokenizer.dispose()
 
 
+@dataclass(eq=False)
+class _Vocabulary:
+    """Grammars of answers in one vocabulary, in a worker of their own; how many are open."""
+
+    table: list[bytes]
+    ends: frozenset[int]
+    grammars: Any
+    open: int = 0
+
+
 class _JsGrammar:
-    def __init__(self, grammars: Any, matcher: Any) -> None:
-        self._grammars, self._matcher = grammars, matcher
+    def __init__(self, vocabulary: _Vocabulary, matcher: Any) -> None:
+        self._vocabulary, self._matcher = vocabulary, matcher
 
     async def next(self, tokens: Sequence[int]) -> bytes | None:
-        mask = await self._grammars.next(self._matcher, json.dumps(list(tokens)))
+        mask = await self._vocabulary.grammars.next(self._matcher, json.dumps(list(tokens)))
         return mask.to_bytes() if mask else None
 
     def close(self) -> None:
-        self._grammars.free(self._matcher)
+        self._vocabulary.open -= 1
+        self._vocabulary.grammars.free(self._matcher)
 
 
 class BrowserHost:
@@ -55,7 +67,7 @@ class BrowserHost:
     def __init__(self, js: Any) -> None:
         self._js = js
         self._learning = asyncio.Lock()
-        self._vocabulary: tuple[list[bytes], frozenset[int]] | None = None  # that grammars know
+        self._vocabularies: list[_Vocabulary] = []  # that grammars know
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         """The manifest; the download goes on."""
@@ -83,17 +95,27 @@ class BrowserHost:
             gpu = await self._request_gpu()
             if not gpu and config.device == "gpu":
                 raise OctavoError("gpu.unavailable", hint="Use device=auto or device=cpu.")
-            device = WebGpuDevice(gpu, config.activations) if gpu else None
-            if device and (config.device == "gpu" or not device.traits.software):
-                if await self._is_right(device):
+            reason = NO_ADAPTER
+            if gpu:
+                device = WebGpuDevice(gpu, config.activations)
+                try:
+                    reason = await self._why_not(device, config)
+                except BaseException:
+                    device.close()
+                    raise
+                if not reason:
                     return device, ""
+                device.close()
                 if config.device == "gpu":
                     raise OctavoError("gpu.wrong", hint="Use device=auto or device=cpu.")
-                reason = WRONG_NUMBERS
-            else:
-                reason = SOFTWARE_ADAPTER if gpu else NO_ADAPTER
         await self._js.installNumpy()
         return CpuDevice(native=None if config.activations == "f32" else open_native()), reason
+
+    async def _why_not(self, device: Device, config: LoadConfig) -> str:
+        """Why a GPU is not used; empty if it is."""
+        if device.traits.software and config.device != "gpu":
+            return SOFTWARE_ADAPTER
+        return "" if await self._is_right(device) else WRONG_NUMBERS
 
     async def _is_right(self, device: Device) -> bool:
         """Whether a GPU passes the self-test; that it did is remembered for the next visit."""
@@ -121,20 +143,35 @@ class BrowserHost:
     async def open_grammar(
         self, schema: str, strict: bool, table: list[bytes], ends: frozenset[int]
     ) -> Grammar:
-        """XGrammar in a worker of its own, which learns a model's vocabulary once."""
-        grammars = self._js.grammars
+        """XGrammar in a worker of its own, which learns a model's vocabulary once. One for another
+        vocabulary ends when no answer needs it."""
         async with self._learning:
-            if self._vocabulary != (table, ends) or not grammars.ready:
-                await grammars.learn(vocabulary_json(table, ends))
-                self._vocabulary = table, ends
+            vocabulary = await self._learned(table, ends)
+            vocabulary.open += 1
         try:
-            return _JsGrammar(grammars, await grammars.begin(schema, strict))
-        except Exception as error:
+            return _JsGrammar(vocabulary, await vocabulary.grammars.begin(schema, strict))
+        except BaseException as error:
+            vocabulary.open -= 1
+            if not isinstance(error, Exception):
+                raise
             raise OctavoError(
                 "request.invalid",
                 "The schema of response_format cannot be used.",
                 "The browser's console says why.",
             ) from error
+
+    async def _learned(self, table: list[bytes], ends: frozenset[int]) -> _Vocabulary:
+        known = self._vocabularies
+        mine = next((v for v in known if v.table == table and v.ends == ends), None)
+        if not mine:
+            for unused in [v for v in known if not v.open]:
+                unused.grammars.close()
+                known.remove(unused)
+            mine = _Vocabulary(table, ends, self._js.openGrammars())
+            known.append(mine)
+        if not mine.grammars.ready:
+            await mine.grammars.learn(vocabulary_json(table, ends))
+        return mine
 
     async def recall(self, key: str) -> str:
         """What the browser kept under ``key``."""

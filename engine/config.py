@@ -38,8 +38,9 @@ class LoadConfig:
     or bytes that the KV cache may grow to in all conversations together (both None: one context; if
     it is less than one, the context is that much), whether activations may be rounded to integers
     (auto: to 15 bits where that is faster; in products of many tokens of a large model, on a real
-    GPU, to 8 bits), and whether kernel variants are measured (None: on a real GPU, those not
-    measured before; true: all of them, however long it takes)."""
+    GPU, to 8 bits), whether kernel variants are measured (None: on a real GPU, those not measured
+    before; true: all of them, however long it takes), and the bytes of device memory that all
+    loaded models may take together (None: this one takes the place of all others)."""
 
     model: str = ""  # the catalogue's default
     device: DeviceChoice = "auto"
@@ -48,6 +49,7 @@ class LoadConfig:
     tune: bool | None = None
     kv_tokens: int | None = None
     kv_bytes: int | None = None
+    memory_bytes: int | None = None
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> LoadConfig:
@@ -64,6 +66,7 @@ class LoadConfig:
             tune=_switch(message, "tune"),
             kv_tokens=_optional(message, "kv_tokens", 16, 1 << 20),
             kv_bytes=_optional(message, "kv_bytes", 1, 1 << 40),
+            memory_bytes=_optional(message, "memory_bytes", 1, 1 << 40),
         )
 
 
@@ -159,6 +162,11 @@ def recommended(metadata: Mapping[str, Any]) -> dict[str, float]:
             if value is not None:
                 found[field] = round(value, 6)  # files have f32
     return found
+
+
+def check_model(message: Mapping[str, Any]) -> str | None:
+    """The ``model`` of a request: the name of a loaded one, or None."""
+    return None if message.get("model") is None else _text(message, "model", "")
 
 
 def check_handle(message: Mapping[str, Any]) -> int:

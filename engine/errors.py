@@ -20,6 +20,7 @@ CODES: dict[str, str] = {
     "gpu.wrong": "The GPU computes wrong numbers.",
     "internal": "Something unexpected went wrong.",
     "manifest.invalid": "The model manifest cannot be used.",
+    "memory.budget": "The model needs more memory than the budget allows.",
     "model.architecture": "The model architecture is not supported.",
     "model.quantization": "The quantization type is not supported.",
     "model.tensor": "A tensor of the model is missing or has the wrong shape.",

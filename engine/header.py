@@ -36,6 +36,7 @@ class Manifest:
     size: int
     shard_sizes: tuple[int, ...]
     parts: tuple[int, ...]
+    sha256: str  # of the file; empty if nobody says
 
 
 def read_manifest(text: str) -> Manifest:
@@ -43,14 +44,15 @@ def read_manifest(text: str) -> Manifest:
     try:
         data = json.loads(text)
         sizes = tuple(shard["size"] for shard in data["shards"])
-        name, size = data.get("name", ""), data["size"]
+        name, size, sha256 = data.get("name", ""), data["size"], data.get("sha256", "")
         parts = tuple(data.get("parts", [size]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"The manifest cannot be read: {str(error)[:100]!r}."
         raise OctavoError("manifest.invalid", reason) from error
     if not all(type(number) is int and number > 0 for number in (*sizes, *parts, size)):
         raise OctavoError("manifest.invalid", "The sizes in the manifest are not whole numbers.")
-    manifest = Manifest(name[:MAX_NAME] if isinstance(name, str) else "", size, sizes, parts)
+    name, sha256 = (text[:MAX_NAME] if isinstance(text, str) else "" for text in (name, sha256))
+    manifest = Manifest(name, size, sizes, parts, sha256)
     if sum(sizes) != size:
         raise OctavoError("manifest.invalid", "The shards do not add up to the file's size.")
     ends = set(accumulate(parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -24,7 +25,6 @@ from engine.models.plans import (
     PREFILL,
     SAMPLE,
     build_plans,
-    rope_table,
 )
 from engine.ops.attention import KV_BLOCK, KVLayout
 from engine.ops.state import STEP, StepRecord
@@ -97,6 +97,30 @@ class Host(Protocol):
         ...
 
 
+class Room(Protocol):
+    """A model's part of the memory that all loaded models share."""
+
+    async def take(self, nbytes: int) -> None:
+        """Before the model holds ``nbytes`` in all: wait until it may. OctavoError memory.budget
+        if it never will."""
+        ...
+
+    def more(self, nbytes: int) -> AbstractContextManager[bool]:
+        """Whether the model may hold ``nbytes`` more while this lasts; what it has, it keeps."""
+        ...
+
+
+class Boundless:
+    """Room without a limit."""
+
+    async def take(self, nbytes: int) -> None:
+        """At once."""
+
+    def more(self, nbytes: int) -> AbstractContextManager[bool]:
+        """Always."""
+        return nullcontext(True)
+
+
 @dataclass
 class LoadedModel:
     """Everything that belongs to one loaded model."""
@@ -116,20 +140,27 @@ class LoadedModel:
     special: SpecialTokens
     token_bytes: list[bytes]
     file_bytes: int
+    sha256: str  # of the file; empty if the manifest does not say
     prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
     timings: list[Timing]  # of kernel variants, measured in this load
     sampling: dict[str, float]  # what the file recommends, by the field of a request
+    room: Room
 
     async def make_room(self, count: int) -> None:
-        """Let the KV pools grow if ``count`` blocks are not free, as far as the budget goes. If the
-        device has not the memory, the budget ends where the pools are."""
+        """Let the KV pools grow if ``count`` blocks are not free, as far as their budget goes. If
+        the device has not the memory, that ends where the pools are; if other models have it, the
+        pools stay as they are for now."""
         wanted = self.pool.wanted(count)
         if wanted == self.pool.num_blocks:
             return
-        if await self.device.grow(list(pools_of(self.plans.values(), wanted).values())):
-            self.pool.grow(wanted)
-        else:
-            self.pool.budget = self.pool.num_blocks
+        pools = list(pools_of(self.plans.values(), wanted).values())
+        with self.room.more(self.device.needs(pools, ())) as may:  # beside the old ones, at first
+            if not may:
+                return
+            if await self.device.grow(pools):
+                self.pool.grow(wanted)
+            else:
+                self.pool.budget = self.pool.num_blocks
 
     def close(self) -> None:
         """Free the device's buffers and the tokenizer."""
@@ -137,16 +168,26 @@ class LoadedModel:
         self.encoder.close()
 
 
-async def load(host: Host, config: LoadConfig, progress: StageProgress) -> LoadedModel:
-    """Load a model. On any error or cancellation nothing of it stays behind."""
+async def load(
+    host: Host, config: LoadConfig, progress: StageProgress, room: Room | None = None
+) -> LoadedModel:
+    """Load a model, with memory from ``room``. On any error or cancellation nothing of it stays
+    behind."""
+    room = room or Boundless()
     device: Device | None = None
     encoder: Encoder | None = None
+
+    async def open_device() -> tuple[Device, str]:
+        nonlocal device  # it is open even if what else is done fails
+        device, reason = await host.open_device(config)
+        return device, reason
+
     try:
         manifest = read_manifest(
             await host.open_shards(config.model, lambda n, of: progress("download", n, of, "bytes"))
         )
         (first, gguf), (device, reason) = await _together(
-            read_headers(host, manifest), host.open_device(config)
+            read_headers(host, manifest), open_device()
         )
         progress("device", 1, 1, "steps")
         model = open_model(gguf)
@@ -162,6 +203,13 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
         # whatever the budget.
         kv = model.config.kv_layout(-(-context // KV_BLOCK), context)
         plans = build_plans(model, traits, kv)
+        num_blocks = first_blocks(budget)
+        tensors = persistent_tensors(plans.values()) | pools_of(plans.values(), num_blocks)
+        ropes = {rope: rope.factors_in(context) for rope in model.config.ropes}
+        extra = [factors for factors in ropes.values() if factors]  # weights of no plan
+        weights = weights_of(plans.values()) + extra
+        needs = device.needs([*tensors.values(), *extra], plans.values(), manifest.shard_sizes)
+        await room.take(needs)
         timings: list[Timing] = []
         if config.tune or (config.tune is None and _is_real_gpu(device)):
             choices, timings = await tune(
@@ -170,26 +218,25 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
                 list(plans.values()),
                 bool(config.tune),
                 lambda n, of: progress("tune", n, of, "steps"),
+                lambda nbytes: room.take(max(nbytes, needs)),
             )
             plans = {name: plan.varied(choices) for name, plan in plans.items()}
-        num_blocks = first_blocks(budget)
-        tensors = persistent_tensors(plans.values()) | pools_of(plans.values(), num_blocks)
-        factors = model.config.rope_factors
-        extra = [factors] if factors else []  # a weight of no plan
-        weights = weights_of(plans.values()) + extra
+            await room.take(needs)
         await device.allocate([*tensors.values(), *extra])
-        if not factors:
-            device.write(kv.rope, rope_table(model.config, context))
+        for rope, factors in ropes.items():
+            if not factors:
+                device.write(kv.rope(rope.name), rope.table(context))
         # In this order, as each begins with work for this thread; then all three mostly wait.
         _, encoder, _ = await _together(
             device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),
             host.open_tokenizer(tokenizer),
             _upload(host, device, gguf, manifest, weights, first, progress),
         )
-        if factors:
-            # Only now have they come; the device has them, as it has all weights.
-            divisors = array("f", await device.read(factors))[: kv.head_dim // 2]
-            device.write(kv.rope, rope_table(model.config, context, divisors))
+        for rope, factors in ropes.items():
+            if factors:
+                # Only now have they come; the device has them, as it has all weights.
+                divisors = array("f", await device.read(factors))[: rope.rotary // 2]
+                device.write(kv.rope(rope.name), rope.table(context, divisors))
         sample = await _warm_up(host, device, context, progress)
         table = token_bytes(gguf.metadata)
         special = special_ids(gguf.metadata)
@@ -215,9 +262,11 @@ async def load(host: Host, config: LoadConfig, progress: StageProgress) -> Loade
             special=special,
             token_bytes=table,
             file_bytes=manifest.size,
+            sha256=manifest.sha256,
             prefill_sample=sample,
             timings=timings,
             sampling=recommended(gguf.metadata),
+            room=room,
         )
     except BaseException:
         host.cancel_shards()

@@ -53,12 +53,14 @@ class Plane:
 class Weight(Tensor):
     """A weight matrix (N, K) or vector (K,), made of GGUF tensors stacked by rows.
 
-    ``format`` is the one of ``weights.quants.FORMATS`` that it has on the GPU.
+    ``format`` is the one of ``weights.quants.FORMATS`` that it has on the GPU. ``rows`` are those
+    that it has of each source, elements if it is a vector.
     """
 
     quant: str = "F32"
     format: str = "f32"
     sources: tuple[str, ...] = ()
+    rows: tuple[range, ...] = ()
     planes: tuple[Plane, ...] = ()
 
     @property

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.backends.base import Device, persistent_tensors, weights_of
 from engine.models import open_model
-from engine.models.plans import CHOOSE, DECODE, HEAD, PREFILL, SAMPLE, build_plans, rope_table
+from engine.models.plans import CHOOSE, DECODE, HEAD, PREFILL, SAMPLE, build_plans
 from engine.ops.state import SAMPLING, STEP, SamplingRecord, StepRecord, tokens_tensor
 from engine.weights.gguf import read_header
 from engine.weights.loading import shard_jobs
@@ -43,7 +43,8 @@ async def passes(device: Device) -> bool:
     plans = build_plans(model, replace(device.traits, activations="q16"), kv)
     try:
         await device.allocate(persistent_tensors(plans.values()).values())
-        device.write(kv.rope, rope_table(model.config, CONTEXT))
+        (rope,) = model.config.ropes
+        device.write(kv.rope(rope.name), rope.table(CONTEXT))
         device.write(kv.block_table, array("I", range(kv.max_blocks - 1, -1, -1)).tobytes())
         await device.upload(data, shard_jobs(gguf, weights_of(plans.values()), [len(data)])[0])
         await device.compile(list(plans.values()), lambda *_: None)
@@ -51,7 +52,7 @@ async def passes(device: Device) -> bool:
         ids: list[int] = golden["ids"][:NUM_IDS]
         return got == ids
     finally:
-        device.close()
+        device.clear()
 
 
 async def _greedy(device: Device, prompt: list[int]) -> list[int]:

@@ -39,6 +39,11 @@ SAMPLE = 1 << 11  # values compared at the beginning and at the end of a result
 TOLERANCE = 2e-3  # of the largest value
 POSITION = 1024  # of the step that is measured, in a context that long
 PATTERN = 1 << 14  # made-up values before they repeat
+Take = Callable[[int], Awaitable[None]]  # waits until so many bytes may be held
+
+
+async def at_once(nbytes: int) -> None:
+    """There is memory enough."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +86,19 @@ class Memory(Protocol):
 
 
 async def tune(
-    host: Memory, device: Device, plans: Sequence[Plan], again: bool, progress: Progress
+    host: Memory,
+    device: Device,
+    plans: Sequence[Plan],
+    again: bool,
+    progress: Progress,
+    take: Take = at_once,
 ) -> tuple[dict[str, str], list[Timing]]:
     """Variant by key, for `Plan.varied`, and what was measured for it now: what this adapter has
     not been asked before, as far as BUDGET_SECONDS go; ``again``, all of it."""
     place = f"kernels {fingerprint()} {device.traits.name}"
     known: dict[str, str] = {} if again else json.loads(await host.recall(place) or "{}")
     budget = math.inf if again else BUDGET_SECONDS
-    timings = await measure(device, plans, known, host.now, budget, progress)
+    timings = await measure(device, plans, known, host.now, budget, progress, take)
     if timings:
         known |= choose(timings)
         await host.remember(place, json.dumps(known))
@@ -114,10 +124,11 @@ async def measure(
     now: Callable[[], float],
     budget: float,
     progress: Progress,
+    take: Take = at_once,
 ) -> list[Timing]:
     """Time the variants of all calls whose key is not ``known``, until ``budget`` seconds are
-    over. A call with a variant that this device cannot run is left as it is. Whatever was on the
-    device is freed."""
+    over. A call with a variant that this device cannot run, or that has no room (``take``), is left
+    as it is. Whatever was on the device is freed."""
     # What every token takes comes first, in case that time runs out.
     by_tokens = sorted(plans, key=lambda plan: plan.tokens)
     calls = {c.key: (c, p.tokens) for p in by_tokens for c in p.calls if len(c.variants) > 1}
@@ -130,12 +141,12 @@ async def measure(
         return []
     device.prepare([call.varied(name) for call, _ in calls.values() for name in call.variants])
     heaviest, most = max(calls.values(), key=lambda c: c[1] * _nbytes(c[0]))
-    timings: list[Timing] = await _tried(device, _warm_up(device, heaviest, most, now))
+    timings: list[Timing] = await _tried(device, _warm_up(device, heaviest, most, now, take))
     started = now()
     for i, (call, tokens) in enumerate(calls.values()):
         if now() - started > budget:
             break
-        timings += await _tried(device, _measure_call(device, call, tokens, now))
+        timings += await _tried(device, _measure_call(device, call, tokens, now, take))
         progress(i + 1, len(calls))
     return timings
 
@@ -149,7 +160,7 @@ async def _tried(device: Device, work: Awaitable[list[Timing]]) -> list[Timing]:
             raise
         return []
     finally:
-        device.close()
+        device.clear()
 
 
 def _nbytes(call: Call) -> int:
@@ -178,14 +189,16 @@ def _copies(call: Call) -> list[Call]:
 
 
 async def _measure_call(
-    device: Device, call: Call, tokens: int, now: Callable[[], float]
+    device: Device, call: Call, tokens: int, now: Callable[[], float], take: Take
 ) -> list[Timing]:
     once, timed = dict[str, Plan](), dict[str, Plan]()
     for i, name in enumerate(call.variants):
         calls = tuple(copy.varied(name) for copy in _copies(call))
         once[name] = Plan(f"once.{i}", calls[:1], {}, (), tokens)
         timed[name] = Plan(f"timed.{i}", calls, {}, (), tokens)
-    await device.allocate(persistent_tensors(timed.values()).values())
+    tensors = persistent_tensors(timed.values()).values()
+    await take(device.needs(tensors, timed.values()))
+    await device.allocate(tensors)
     _fill_all(device, call, tokens)
     await device.compile([*once.values(), *timed.values()], lambda *_: None)
 
@@ -205,12 +218,14 @@ async def _measure_call(
 
 
 async def _warm_up(
-    device: Device, call: Call, tokens: int, now: Callable[[], float]
+    device: Device, call: Call, tokens: int, now: Callable[[], float], take: Take
 ) -> list[Timing]:
     """Work without a pause until it gets no faster: an idle GPU's clock takes its time to come
     up, and does not while there is little to do."""
     plan = Plan("warm", (call,), {}, (), tokens)
-    await device.allocate(persistent_tensors([plan]).values())
+    tensors = persistent_tensors([plan]).values()
+    await take(device.needs(tensors, [plan]))
+    await device.allocate(tensors)
     _fill_all(device, call, tokens)
     await device.compile([plan], lambda *_: None)
     started, best, still, repeat = now(), math.inf, 0, 1

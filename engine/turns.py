@@ -1,9 +1,12 @@
-"""Whose turn it is: several answers share one device, which holds the state of one step."""
+"""Whose turn it is: several answers share one device, which holds the state of one step. And what
+wakes those who wait for something to change."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 
 class Turns:
@@ -40,3 +43,28 @@ class Turns:
                 future.set_result(None)
                 return
         self._taken = False
+
+
+class Signal:
+    """Something has changed: whoever waits looks again."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def fire(self) -> None:
+        """Wake all who wait."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+        self._waiting.clear()
+
+    def wait(self) -> asyncio.Future[None]:
+        """Until the next change after this call."""
+        self._waiting.append(asyncio.get_running_loop().create_future())
+        return self._waiting[-1]
+
+    async def outlasts(self, work: asyncio.Future[Any], stopped: Callable[[], bool]) -> bool:
+        """Wait for work until ``stopped``, which is asked at each change; whether it is done."""
+        while not (work.done() or stopped()):
+            await asyncio.wait([work, self.wait()], return_when=asyncio.FIRST_COMPLETED)
+        return work.done()

@@ -7,7 +7,7 @@ import asyncio
 import json
 import reprlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from engine.answer import Delta
@@ -18,12 +18,14 @@ from engine.config import (
     LoadConfig,
     MeasureConfig,
     check_handle,
+    check_model,
     check_target,
 )
-from engine.engine import Engine, describe
+from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
 from engine.messages import check_messages, check_tools
+from engine.resident import describe
 from engine.tuning import choose
 
 Message = Mapping[str, Any]
@@ -40,7 +42,7 @@ class Worker:
         self._engine = Engine(host)
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: set[int] = set()  # ids that have no final reply yet
-        self._stoppable: dict[int, int | None] = {}  # ids under way: the engine's key of each
+        self._stoppable: dict[int, Callable[[], bool]] = {}  # how to stop what is under way, by id
         self._handlers: dict[str, Handler] = {
             "load": self._load,
             "generate": self._generate,
@@ -84,38 +86,36 @@ class Worker:
                 raise OctavoError("request.unknown", f"{reprlib.repr(kind)} is none of {known}.")
             return "result", {"value": await handler(id, message)}
         except Exception as error:
-            failure = as_octavo_error(error)
-            if failure.code == "gpu.lost":
-                with suppress(Exception):  # its buffers are gone; a new load takes a new device
-                    await self._engine.unload()
-            return "error", {"error": failure.to_wire()}
+            return "error", {"error": as_octavo_error(error).to_wire()}
 
     def _reply(self, id: int, kind: str, **content: Any) -> None:
         self._post(json.dumps({"id": id, "kind": kind, **content}))
 
     async def _load(self, id: int, message: Message) -> dict[str, Any]:
-        started = self._host.now()
+        started, config = self._host.now(), LoadConfig.from_wire(message)
 
         def progress(stage: str, loaded: int, total: int, unit: str) -> None:
             self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
 
-        with self._stoppable_as(id, None):
-            model = await self._engine.load(LoadConfig.from_wire(message), progress)
+        with self._stoppable_by(id, self._engine.stop_load):
+            model = await self._engine.load(config, progress)
         best = choose(model.timings)
         return {
             **describe(model),
+            "key": config.model,
             "load_ms": (self._host.now() - started) * 1e3,
             "variants": [timing.to_wire(best) for timing in model.timings],
         }
 
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
-        config = GenerateConfig.from_wire(message, self._engine.sampling)
+        model = check_model(message)
+        config = GenerateConfig.from_wire(message, self._engine.sampling(model))
         if message.get("continues") is None:
             messages, tools = check_messages(message), check_tools(message)
-            events = self._engine.generate(messages, config, key=id, tools=tools)
+            events = self._engine.generate(messages, config, key=id, tools=tools, model=model)
         else:
-            events = self._engine.go_on(check_handle(message), config, key=id)
-        with self._stoppable_as(id, id):
+            events = self._engine.go_on(check_handle(message), config, key=id, model=model)
+        with self._stoppable_by(id, lambda: self._engine.stop(id)):
             async for event in events:
                 if isinstance(event, Delta):
                     kind = "delta" if event.kind == "answer" else "reasoning"
@@ -125,8 +125,8 @@ class Worker:
         raise AssertionError("an answer always ends")
 
     @contextmanager
-    def _stoppable_as(self, id: int, key: int | None) -> Iterator[None]:
-        self._stoppable[id] = key
+    def _stoppable_by(self, id: int, stop: Callable[[], bool]) -> Iterator[None]:
+        self._stoppable[id] = stop
         try:
             yield
         finally:
@@ -136,20 +136,18 @@ class Worker:
         target = check_target(message)
         if target is None:
             return {"stopped": self._engine.stop()}
-        if target not in self._stoppable:
-            return {"stopped": False}
-        return {"stopped": self._engine.stop(self._stoppable[target])}
+        return {"stopped": target in self._stoppable and self._stoppable[target]()}
 
     async def _reset(self, id: int, message: Message) -> dict[str, Any]:
         await self._engine.reset()
         return {}
 
     async def _unload(self, id: int, message: Message) -> dict[str, Any]:
-        await self._engine.unload()
+        await self._engine.unload(check_model(message))
         return {}
 
     async def _measure(self, id: int, message: Message) -> dict[str, Any]:
-        return await self._engine.measure(MeasureConfig.from_wire(message))
+        return await self._engine.measure(MeasureConfig.from_wire(message), check_model(message))
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._engine.status()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.backends.base import Device
@@ -27,6 +28,10 @@ class NativeHost(LocalHost):
     @property
     def memory(self) -> dict[str, str]:
         return self._memory
+
+    async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
+        self.cancelled = False
+        return await super().open_shards(manifest, progress)
 
     async def read_shard(self, index: int) -> bytes:
         if self.cancelled:

@@ -14,8 +14,8 @@ ENGINE = ROOT / "engine"
 LAYERS = [
     ["worker"],
     ["engine"],
-    ["measuring"],
-    ["answer"],
+    ["measuring", "unfinished"],
+    ["answer", "resident"],
     ["loader"],
     ["browser", "header"],
     ["selftest", "tuning"],

@@ -42,12 +42,15 @@
  *   one context if absent. If it is less, the context is that much
  * @property {number} [kv_bytes] the same in bytes; either of them
  * @property {boolean} [tune] measure kernel variants: all (true), none (false), new ones (absent)
+ * @property {number} [memory_bytes] on the device that all loaded models may take together: those
+ *   that are there stay, or are swapped out until they are used. If absent, they are replaced
  *
  * @typedef {{type: "text", text: string}} TextPart
  * @typedef {import("../worker/protocol.mjs").Message} PlainMessage
  * @typedef {Omit<PlainMessage, "content"> & {content?: string | TextPart[] | null}} ChatMessage
  *
  * @typedef {object} CompletionOptions others of OpenAI's that would change the answer are refused
+ * @property {string} [model] as `load` was given it; the one loaded last if absent
  * @property {ChatMessage[]} [messages] needed, unless `continues` is given
  * @property {import("../worker/protocol.mjs").Tool[]} [tools] for models whose template has a place
  *   for them; the model's calls come as the text that it writes
@@ -108,6 +111,7 @@
  * @property {(value: any) => void} resolve
  * @property {(error: OctavoError) => void} reject
  * @property {(reply: any) => void} [onEvent] for all replies but the last
+ * @property {string} [model]
  * @property {boolean} [isLoad] that nobody has stopped
  */
 
@@ -148,7 +152,8 @@ export class Octavo {
   #loads = new Set();
   /** One for each answer that waits for a load: ends it. @type {Set<AbortController>} */
   #waiting = new Set();
-  #modelName = "";
+  /** Names of loaded models by what `load` was given, the last one last. @type {Map<string, string>} */
+  #names = new Map();
   #closed = false;
 
   /**
@@ -168,7 +173,7 @@ export class Octavo {
   }
 
   /**
-   * Loads a model; one that is loaded is replaced.
+   * Loads a model; those that are loaded are replaced, unless `memory_bytes` is given.
    *
    * @param {LoadOptions} [options] take precedence over those of the constructor
    * @param {(progress: Progress) => void} [onProgress]
@@ -176,9 +181,10 @@ export class Octavo {
    */
   load(options = {}, onProgress) {
     const fields = { ...this.#defaults, ...options };
-    if (typeof fields.model === "string" && fields.model) fields.model = absolute(fields.model);
+    if (typeof fields.model === "string") fields.model = absolute(fields.model);
     const loading = this.#request("load", fields, onProgress).then((result) => {
-      this.#modelName = result.model.name;
+      this.#names.delete(result.key);
+      this.#names.set(result.key, result.model.name);
       return result;
     });
     this.#loads.add(loading);
@@ -216,7 +222,8 @@ export class Octavo {
       load.onEvent = undefined;
       load.reject = () => {};
       // If it had ended already, its model goes, unless another load takes its place anyway.
-      load.resolve = () => this.#loads.size || this.unload().catch(() => {});
+      const unload = () => this.#request("unload", { model: load.model ?? "" });
+      load.resolve = () => this.#loads.size || unload().catch(() => {});
     }
     return loads.length > 0;
   }
@@ -244,23 +251,24 @@ export class Octavo {
   }
 
   /**
-   * How fast the loaded model is here; forgets the conversation.
+   * How fast a loaded model is here; forgets its conversations.
    *
    * @param {MeasureSizes & import("../worker/protocol.mjs").Sampling} sizes
    * @returns {Promise<Measurement>}
    */
   measure(sizes) {
-    return this.#request("measure", sizes);
+    return this.#request("measure", withKey(sizes));
   }
 
   /**
-   * Frees the model.
+   * Frees a model, or all of them.
    *
+   * @param {{model?: string}} [which] as `load` was given it
    * @returns {Promise<{}>}
    */
-  unload() {
+  unload(which = {}) {
     this.#cancelWaiting();
-    return this.#request("unload");
+    return this.#request("unload", withKey(which));
   }
 
   /**
@@ -347,7 +355,8 @@ export class Octavo {
     return new Promise((resolve, reject) => {
       if (this.#closed) throw new OctavoError("request.cancelled", "The client was closed.");
       if (!this.#worker) this.#start(); // after a crash
-      this.#pending.set(id, { resolve, reject, onEvent, isLoad: kind === "load" });
+      const { model } = /** @type {{model?: string}} */ (fields);
+      this.#pending.set(id, { resolve, reject, onEvent, model, isLoad: kind === "load" });
       try {
         this.#worker?.postMessage({ ...fields, id, kind });
       } catch (error) {
@@ -396,7 +405,7 @@ export class Octavo {
     return {
       ...head,
       object: "chat.completion",
-      model: this.#modelName,
+      model: this.#nameOf(options),
       choices: [{ index: 0, message, logprobs, finish_reason }],
       usage: withTotal(usage),
       octavo: { ids, timing, handle, code },
@@ -414,18 +423,19 @@ export class Octavo {
     const arrivals = new Arrivals();
     // sent now, not when the loop begins: a stop() after this line must find it
     arrivals.follow(this.#generate({ ...options, signal }, (delta) => arrivals.push(delta)));
-    const chunks = this.#chunks(arrivals, abort);
+    const chunks = this.#chunks(options, arrivals, abort);
     return Object.assign(Promise.resolve(new Stream(chunks, abort)), {
       [Symbol.asyncIterator]: () => chunks,
     });
   }
 
   /**
+   * @param {CompletionOptions} options
    * @param {Arrivals} arrivals
    * @param {AbortController} abort
    * @returns {AsyncGenerator<ChatCompletionChunk>}
    */
-  async *#chunks(arrivals, abort) {
+  async *#chunks(options, arrivals, abort) {
     const head = this.#head();
     let num_tokens = 0;
 
@@ -436,7 +446,7 @@ export class Octavo {
     ) => ({
       ...head,
       object: "chat.completion.chunk",
-      model: this.#modelName,
+      model: this.#nameOf(options),
       choices: [{ index: 0, delta, finish_reason }],
       octavo: { num_tokens },
     });
@@ -459,6 +469,12 @@ export class Octavo {
       abort.abort();
       await arrivals.result.catch(() => {});
     }
+  }
+
+  /** @param {CompletionOptions} options */
+  #nameOf({ model }) {
+    const name = model == null ? [...this.#names.values()].at(-1) : this.#names.get(absolute(model));
+    return name ?? "";
   }
 
   #head() {
@@ -596,13 +612,14 @@ function generateFields(options) {
     }
   }
   const { continues, tools } = options;
+  const { model } = withKey(options);
   if (continues == null && !Array.isArray(options.messages)) {
     throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
   }
   const max_tokens = options.max_completion_tokens ?? options.max_tokens;
   const messages = continues == null ? options.messages?.map(plainMessage) : undefined;
   const sampling = Object.fromEntries(SAMPLING.map((name) => [name, options[name]]));
-  const fields = { messages, tools, continues, max_tokens, ...sampling };
+  const fields = { model, messages, tools, continues, max_tokens, ...sampling };
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null));
 }
 
@@ -634,11 +651,24 @@ function withTotal(usage) {
 }
 
 /**
- * A catalogue id stays; a URL becomes absolute, for the worker has another base than the page.
+ * The options with `model` as the worker knows it.
+ *
+ * @template {{model?: string}} T
+ * @param {T} options
+ * @returns {T}
+ */
+function withKey(options) {
+  return options.model == null ? options : { ...options, model: absolute(options.model) };
+}
+
+/**
+ * A catalogue id stays; a URL becomes absolute, for the worker has another base than the page. What
+ * is no text stays too: the worker says what is wrong with it.
  *
  * @param {string} model
  */
 function absolute(model) {
+  if (typeof model !== "string") return model;
   const isUrl = /[/:]|\.(json|gguf)$/i.test(model);
   return isUrl ? new URL(model, document.baseURI).href : model;
 }

@@ -7,13 +7,16 @@ override Q_HEADS: u32;
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   if (id.x >= Q_HEADS * PAIRS || id.y >= step.num_tokens) { return; }
   let row = id.y * Q_HEADS + id.x / PAIRS;
-  let count = (step.position + id.y) / span_size() + 1u;  // spans that the token sees
+  let length = step.position + id.y + 1u;
+  // The spans that the token sees.
+  let begin = (seen_from(length) - span_origin()) / span_size();
+  let end = (length - 1u - span_origin()) / span_size() + 1u;
   let first = row * num_spans();
   var top = -3.0e38;
-  for (var s = 0u; s < count; s++) { top = max(top, stats[first + s].x); }
+  for (var s = begin; s < end; s++) { top = max(top, stats[first + s].x); }
   var total = 0.0;
   var sum = vec2<f32>(0.0);
-  for (var s = 0u; s < count; s++) {
+  for (var s = begin; s < end; s++) {
     let weight = exp(stats[first + s].x - top);
     total += stats[first + s].y * weight;
     sum += parts[(first + s) * PAIRS + id.x % PAIRS] * weight;

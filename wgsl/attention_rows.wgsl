@@ -16,7 +16,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   var top = -3.0e38;
   var total = 0.0;
   let length = step.position + id.y + 1u;
-  for (var t = 0u; t < length; t++) {
+  for (var t = seen_from(length); t < length; t++) {
     let at = paged(t, kv_head, 4u);
     var score = 0.0;
     for (var i = 0u; i < QUADS; i++) {

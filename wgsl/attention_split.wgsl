@@ -63,7 +63,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let position = step.position;
   let length = position + 1u;
   let span = span_size();
-  let start = group.y * span;
+  let first = seen_from(length);
+  let start = span_origin() + group.y * span;
   if (start >= length) { return; }
   let end = min(start + span, length);
 
@@ -100,7 +101,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (var tile = start; tile < end; tile += TILE) {
     // Zeroed by hand: SwiftShader does not renew a bare `var` in each round of a loop.
     var score = array<f32, HEADS>();
-    let inside = tile + lane < end;
+    let inside = tile + lane >= first && tile + lane < end;
     if (lane < TILE / KV_BLOCK) {
       blocks[lane] = block_table[min(tile / KV_BLOCK + lane, position / KV_BLOCK)];
     }
@@ -134,7 +135,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
     let count = min(TILE, end - tile);
-    for (var i = lane / PAIRS; i < count; i += LANES * AHEAD) {
+    let unseen = max(tile, first) - tile;
+    for (var i = unseen + lane / PAIRS; i < count; i += LANES * AHEAD) {
       var v: array<u32, AHEAD>;
       for (var a = 0u; a < AHEAD; a++) {
         let t = min(i + a * LANES, count - 1u);

@@ -29,8 +29,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let kv_head = group.x;
   let first_token = group.y * TOKENS;
   let last = step.num_tokens - 1u;
-  let start = group.z * span_size();
-  let end = min(start + span_size(), step.position + min(first_token + TOKENS - 1u, last) + 1u);
+  let span = span_origin() + group.z * span_size();
+  let start = max(span, seen_from(step.position + first_token + 1u));
+  let end = min(span + span_size(), step.position + min(first_token + TOKENS - 1u, last) + 1u);
   if (start >= end) { return; }
 
   let row = lane / LANES;
@@ -38,6 +39,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let token = min(first_token + row / GROUP, last);
   let head = kv_head * GROUP + row % GROUP;
   let own_length = step.position + token + 1u;
+  let own_first = seen_from(own_length);
+  let own_end = min(own_length, end);
   let own = (token * Q_HEADS + head) * QUADS + part;
   var query: array<vec4<f32>, OWN>;
   var acc: array<vec4<f32>, OWN>;
@@ -77,7 +80,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
           s += dot(query[i], keys[(first + k) * QUADS + i * LANES + part]);
         }
         s = lanes_sum(s);
-        score[k] = select(LOWEST, s, tile + first + k < own_length);
+        let at = tile + first + k;
+        score[k] = select(LOWEST, s, at >= own_first && at < own_end);
         new_top = max(new_top, score[k]);
       }
       let fade = exp(top - new_top);
@@ -85,7 +89,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       total *= fade;
       for (var i = 0u; i < OWN; i++) { acc[i] *= fade; }
       for (var k = 0u; k < KEYS; k++) {
-        let weight = select(0.0, exp(score[k] - top), tile + first + k < own_length);
+        let at = tile + first + k;
+        let weight = select(0.0, exp(score[k] - top), at >= own_first && at < own_end);
         total += weight;
         for (var i = 0u; i < OWN; i++) {
           acc[i] += weight * values[(first + k) * QUADS + i * LANES + part];

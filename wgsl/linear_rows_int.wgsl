@@ -1,5 +1,5 @@
 // y = finish(W . x + bias) without barriers, on activations as integers per block of 32, in TERMS
-// bytes each (see quantize.wgsl): w . x = d * s * (q . xq) + m * s * sum(xq).
+// bytes each (see quantize.wgsl and lib/products_whole.wgsl).
 // A thread makes 8 rows, those of all parts together, for up to 4 tokens. Sums and activations have
 // names instead of indices: where the CPU is the GPU, an index into an array is a slow look-up.
 override K: u32;
@@ -9,37 +9,26 @@ const EACH = 8u / PARTS;  // rows of each part
 
 struct Sums { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>,
               e: vec4<f32>, f: vec4<f32>, g: vec4<f32>, h: vec4<f32> }
-struct Step4 { a: Acts, b: Acts, c: Acts, d: Acts, s: vec4<f32>, t: vec4<f32> }
+struct Step4 { a: Acts, b: Acts, c: Acts, d: Acts }
 
 fn load_step(i: vec4<u32>) -> Step4 {
   var x: Step4;
   x.a = load_acts(i.x);
-  let a = x_scales[i.x];
-  if (TOKENS == 1u) {
-    x.s.x = a.x;
-    x.t.x = a.y;
-    return x;
-  }
+  if (TOKENS == 1u) { return x; }
   x.b = load_acts(i.y);
   x.c = load_acts(i.z);
   x.d = load_acts(i.w);
-  let b = x_scales[i.y];
-  let c = x_scales[i.z];
-  let d = x_scales[i.w];
-  x.s = vec4<f32>(a.x, b.x, c.x, d.x);
-  x.t = vec4<f32>(a.y, b.y, c.y, d.y);
   return x;
 }
+
+fn product(w: PackedBlock, x: Acts) -> f32 { return scaled(w.scale, x.scale, block_dot(w, x)); }
 
 // Row j of the thread times a block of each token.
 fn row_dot(j: u32, first: u32, block: u32, x: Step4) -> vec4<f32> {
   let row = min(first + j / PARTS, N - 1u) + (j % PARTS) * N;
   let w = load_packed(row * (K / 32u) + block);
-  if (TOKENS == 1u) {
-    return vec4<f32>(w.d * x.s.x * f32(block_dot(w, x.a)) + w.m * x.t.x, 0.0, 0.0, 0.0);
-  }
-  let d = vec4<i32>(block_dot(w, x.a), block_dot(w, x.b), block_dot(w, x.c), block_dot(w, x.d));
-  return w.d * x.s * vec4<f32>(d) + w.m * x.t;
+  if (TOKENS == 1u) { return vec4<f32>(product(w, x.a), 0.0, 0.0, 0.0); }
+  return vec4<f32>(product(w, x.a), product(w, x.b), product(w, x.c), product(w, x.d));
 }
 
 fn put(j: u32, first: u32, token0: u32, one: vec4<f32>, other: vec4<f32>) {

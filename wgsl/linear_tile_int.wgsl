@@ -1,6 +1,6 @@
 // y = finish(W . x + bias) for many tokens on integer activations (see quantize.wgsl): a workgroup
 // makes a tile of TILE_M tokens by TILE_N rows of each part, STAGE blocks of 32 of K at a time in
-// workgroup memory: w . x = d * s * (q . xq) + m * s * sum(xq).
+// workgroup memory (the sums are those of lib/products_whole.wgsl).
 override K: u32;
 override N: u32;
 
@@ -10,14 +10,9 @@ const TN = TILE_N / THREADS_N;
 const COLS = TILE_N * PARTS;
 
 var<workgroup> xq: array<vec4<u32>, STAGE * TERMS * 2 * TILE_M>;
-var<workgroup> xs: array<vec2<f32>, STAGE * TILE_M>;
+var<workgroup> xs: array<XScale, STAGE * TILE_M>;
 var<workgroup> wq: array<vec4<u32>, STAGE * 2 * COLS>;
-var<workgroup> ws: array<vec2<f32>, STAGE * COLS>;
-
-fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
-  return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)
-       + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
-}
+var<workgroup> ws: array<Scale, STAGE * COLS>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -37,7 +32,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         xq[(t * TERMS * 2u + e) * TILE_M + m] = x_quants[from_block * TERMS * 2u + e];
       }
       // A stage past the end of a row counts nothing.
-      xs[i] = select(vec2<f32>(0.0), x_scales[from_block], b + t < blocks);
+      xs[i] = select(XScale(), load_x_scale(from_block), b + t < blocks);
     }
     for (var i = lane; i < STAGE * COLS; i += WORKGROUP) {
       let c = i % COLS;
@@ -46,13 +41,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       let w = load_packed(row * blocks + min(b + t, blocks - 1u));
       wq[(t * 2u) * COLS + c] = w.lo;
       wq[(t * 2u + 1u) * COLS + c] = w.hi;
-      ws[i] = vec2<f32>(w.d, w.m);
+      ws[i] = w.scale;
     }
     workgroupBarrier();
     for (var t = 0u; t < STAGE; t++) {
       var lo: array<vec4<u32>, TN * PARTS>;
       var hi: array<vec4<u32>, TN * PARTS>;
-      var scale: array<vec2<f32>, TN * PARTS>;
+      var scale: array<Scale, TN * PARTS>;
       for (var j = 0u; j < TN * PARTS; j++) {
         let c = tn + j * THREADS_N;
         lo[j] = wq[(t * 2u) * COLS + c];
@@ -62,16 +57,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       for (var i = 0u; i < TM; i++) {
         let m = tm * TM + i;
         let s = xs[t * TILE_M + m];
-        var d = array<i32, TN * PARTS>();
+        var d = array<Dot, TN * PARTS>();
         for (var e = 0u; e < TERMS; e++) {
           let a0 = xq[(t * TERMS * 2u + 2u * e) * TILE_M + m];
           let a1 = xq[(t * TERMS * 2u + 2u * e + 1u) * TILE_M + m];
           for (var j = 0u; j < TN * PARTS; j++) {
-            d[j] = d[j] * 128 + dot16(a0, lo[j]) + dot16(a1, hi[j]);
+            d[j] = d[j] * 128 + both_halves(dot16(a0, lo[j]), dot16(a1, hi[j]));
           }
         }
         for (var j = 0u; j < TN * PARTS; j++) {
-          acc[i * TN * PARTS + j] += scale[j].x * s.x * f32(d[j]) + scale[j].y * s.y;
+          acc[i * TN * PARTS + j] += scaled(scale[j], s, d[j]);
         }
       }
     }

@@ -1,5 +1,5 @@
 // GGUF Q2_K blocks of 256 (16 bytes of scales, 64 of pairs, halves d and dmin; see
-// lib/weight_q2.wgsl) into planes, a thread a block of 256. In the file, 32 weights lie k-th among
+// lib/scales_twos.wgsl) into planes, a thread a block of 256. In the file, 32 weights lie k-th among
 // four that share bytes.
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {

@@ -24,17 +24,25 @@ const SUBMIT = 32; // dispatches of a submit where a step is waited for: the GPU
 const BURST_SUBMIT = 2; // steps of a submit in a burst: the GPU is busy anyway, a submit has its price
 
 export class Gpu {
-  /** @type {Promise<Gpu | null> | null} */
-  static #request = null;
+  /** Players that no model has. They keep what they have compiled.
+   * @type {(Gpu | Promise<Gpu | null>)[]} */
+  static #spare = [];
 
-  /** The adapter and device of this worker, or null where there is none. Asked for once.
+  /** A player with a device of its own, until it is released; null where there is no adapter.
    * @returns {Promise<Gpu | null>} */
-  static request() {
-    Gpu.#request ??= Gpu.#open().catch((error) => {
-      Gpu.#request = null;
+  static async request() {
+    while (Gpu.#spare.length) {
+      const gpu = await Gpu.#spare.pop();
+      if (gpu && !gpu.#isLost) return gpu;
+    }
+    return Gpu.#open().catch((error) => {
       throw new GpuError("gpu.unavailable", `The GPU gives no device: ${error.message}`);
     });
-    return Gpu.#request;
+  }
+
+  /** Begins to open a device, which the next request gets. */
+  static prepare() {
+    Gpu.#spare.push(Gpu.#open().catch(() => null)); // asked again, it says why
   }
 
   static async #open() {
@@ -51,11 +59,7 @@ export class Gpu {
         maxStorageBuffersPerShaderStage: Math.min(10, limits.maxStorageBuffersPerShaderStage),
       },
     });
-    const gpu = new Gpu(adapter, device);
-    device.lost.then(() => {
-      Gpu.#request = null;
-    });
-    return gpu;
+    return new Gpu(adapter, device);
   }
 
   /** @param {GPUAdapter} adapter @param {GPUDevice} device */
@@ -82,7 +86,9 @@ export class Gpu {
     this.lost = device.lost.then((info) => {
       throw new GpuError("gpu.lost", `The GPU device was lost: ${info.message || info.reason}`);
     });
-    this.lost.catch(() => {});
+    this.lost.catch(() => {
+      this.#isLost = true;
+    });
   }
 
   /** What Python needs to know of the adapter, as JSON. @returns {string} */
@@ -171,6 +177,7 @@ export class Gpu {
     return pipeline;
   }
 
+  #isLost = false;
   /** @type {Map<string, GPUShaderModule>} */
   #modules = new Map();
   #uploads = new Uploads(this);
@@ -415,6 +422,12 @@ export class Gpu {
   /** All shards have come. */
   finishUpload() {
     this.#uploads.close();
+  }
+
+  /** Frees what a model had on the device, which the next one gets. */
+  release() {
+    this.clear();
+    if (!this.#isLost && !Gpu.#spare.includes(this)) Gpu.#spare.push(this);
   }
 
   /** Frees everything but the device. */

@@ -19,7 +19,7 @@ export class Grammars {
   }
 
   /**
-   * For a model's vocabulary; what was for another one ends.
+   * For a model's vocabulary; all that was begun before ends.
    *
    * @param {string} json {vocabulary: string[], ends: number[]}
    */
@@ -69,6 +69,13 @@ export class Grammars {
   /** @param {number} matcher */
   free(matcher) {
     this.#remote?.ask({ free: matcher }).catch(() => {});
+  }
+
+  /** They are not needed any longer. */
+  close() {
+    this.#remote?.close();
+    this.#trial?.close();
+    this.#remote = this.#trial = null;
   }
 
   /** @param {object} question */

@@ -14,12 +14,13 @@
  *
  * | kind     | result value       | what it does                                              |
  * |----------|--------------------|-----------------------------------------------------------|
- * | load     | LoadResult         | fetches a model, prepares the device; ends a loaded one   |
+ * | load     | LoadResult         | fetches a model, prepares the device; ends loaded ones,   |
+ * |          |                    | unless all share `memory_bytes`                           |
  * | generate | GenerateResult     | answers the conversation in `messages`                    |
  * | stop     | {stopped: boolean} | ends a running `generate` (or `load`), keeps its text     |
  * | reset    | {}                 | stops, and forgets the conversation                       |
  * | status   | Status             | says what is loaded and how much memory is used           |
- * | unload   | {}                 | stops, and frees the model                                |
+ * | unload   | {}                 | stops, and frees a model, or all                          |
  * | measure  | Measurement        | measures speed; forgets the conversation                  |
  * | pause    | {changed: boolean} | pauses a download under way                               |
  * | resume   | {changed: boolean} | lets it go on                                             |
@@ -28,6 +29,12 @@
  *
  * A stopped `generate` ends with its own result (`finish_reason: "cancelled"`); a stopped `load`
  * ends with the error `request.cancelled`.
+ *
+ * Several models can be loaded at once, by the `model` that `load` was given (the default one by
+ * ""): then `memory_bytes` is the device memory of all of them, which is never exceeded. If a model
+ * needs room, idle ones are swapped out, the one that was used longest ago first; if that is not
+ * enough, answers under way are waited for. A model that was swapped out comes back from the
+ * browser's cache when it is used. One that does not fit alone is refused by `memory.budget`.
  */
 
 /**
@@ -66,6 +73,8 @@
  * @property {number} [kv_bytes] the same in bytes; either of them
  * @property {boolean} [tune] measure the variants of kernels: all of them (true), none (false), or
  *   on a real GPU those that were not measured before (absent)
+ * @property {number} [memory_bytes] on the device that all loaded models may take together: those
+ *   that are there stay loaded. If absent, this one takes their place
  *
  * @typedef {Omit<LoadRequest, "model" | "keep"> & {model?: string}} NamedLoad as the engine gets it
  *
@@ -91,6 +100,7 @@
  * @typedef {object} GenerateFields
  * @property {number} id
  * @property {"generate"} kind
+ * @property {string} [model] as `load` was given it; the one loaded last if absent
  * @property {Message[]} [messages]
  * @property {Tool[]} [tools] refused if the model's chat template has no place for them
  * @property {number} [continues] instead of messages: the handle of an answer that was stopped, or
@@ -102,12 +112,14 @@
  * @typedef {GenerateFields & Sampling} GenerateRequest
  *
  * @typedef {{id: number, kind: "stop", target?: number}} StopRequest without target: whatever runs
- * @typedef {{id: number, kind: "reset" | "status" | "unload"}} PlainRequest
+ * @typedef {{id: number, kind: "reset" | "status"}} PlainRequest
+ * @typedef {{id: number, kind: "unload", model?: string}} UnloadRequest without model: all of them
  *
  * @typedef {object} MeasureSizes in tokens
  * @property {number} prefill length of the prompt to compute
  * @property {number} context where decoding starts
  * @property {number} steps tokens to decode
+ * @property {string} [model] the one loaded last if absent
  * @property {boolean} [scattered] decode with the KV blocks in random order; in their own if absent
  * @property {string} [text] to turn into tokens
  *
@@ -115,8 +127,8 @@
  *   model: string}} ShardRequest `model` is that of a load, or the id of a ListedModel
  *
  * @typedef {MeasureSizes & Sampling & {id: number, kind: "measure"}} MeasureRequest
- * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | MeasureRequest |
- *   ShardRequest} Request
+ * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | UnloadRequest |
+ *   MeasureRequest | ShardRequest} Request
  * @typedef {{kind: "taken"}} Taken
  */
 
@@ -162,6 +174,7 @@
  *   number>>} sampling what the file recommends: a `generate` that says nothing else has it
  *
  * @typedef {object} LoadResult
+ * @property {string} key by which other requests name the model
  * @property {DeviceInfo} device
  * @property {ModelInfo} model
  * @property {number} memory_bytes
@@ -235,10 +248,19 @@
  *
  * @typedef {object} Status
  * @property {"empty" | "loading" | "ready" | "generating"} state
- * @property {DeviceInfo} [device]
+ * @property {DeviceInfo} [device] of the model that was used or loaded last, as all up to `kv`
  * @property {ModelInfo} [model]
  * @property {number} [memory_bytes]
- * @property {KvStatus} [kv]
+ * @property {KvStatus} [kv] absent while the model is swapped out
+ * @property {ModelStatus[]} [models] all that are loaded, the last one last
+ * @property {number} [budget_bytes] `memory_bytes` of the last load
+ *
+ * @typedef {object} ModelStatus
+ * @property {string} model as `load` was given it
+ * @property {string} name
+ * @property {boolean} resident whether it is on a device; if not, it is swapped out
+ * @property {number} memory_bytes
+ * @property {number} answers under way
  *
  * @typedef {object} KvStatus blocks are free, used by answers under way, or cached for later prompts
  * @property {number} block_size tokens

@@ -212,6 +212,7 @@ function answerEarly(request) {
       reply(resultReply(request.id, {}));
       return true;
     case "unload":
+      if (request.model != null) return false; // Python knows whose it is
       cancelQueued(() => true);
       reply(resultReply(request.id, {}));
       return true;
@@ -264,7 +265,7 @@ function prepare(load) {
   const onProgress = (/** @type {number} */ loaded, /** @type {number} */ total) =>
     reply({ id: load.id, kind: "progress", stage: "download", loaded, total, unit: "bytes" });
   shards.open(load.model, onProgress).catch(() => {});
-  if (load.device !== "cpu") Gpu.request().catch(() => {});
+  if (load.device !== "cpu") Gpu.prepare();
 }
 
 async function boot() {
@@ -332,7 +333,7 @@ function makeHost(pyodide) {
     gpu: Gpu,
     memory,
     openTokenizer,
-    grammars: new Grammars(),
+    openGrammars: () => new Grammars(),
     now: () => performance.now(),
     installNumpy: async () => {
       await pyodide.loadPackage("micropip");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Protocol
 
 from engine.plan import Call, Plan, Tensor, Traits, Weight
@@ -14,9 +15,16 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Device(Protocol):
-    """Runs plans. Buffers live from ``allocate`` to ``close`` and go by tensor name."""
+    """Runs plans. Buffers live from ``allocate`` to ``clear`` and go by tensor name."""
 
     traits: Traits
+
+    def needs(
+        self, tensors: Iterable[Tensor], plans: Iterable[Plan], shards: Sequence[int] = ()
+    ) -> int:
+        """The most bytes that are held for tensors, activations of plans, and the upload of shards
+        of these bytes."""
+        ...
 
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Create the weights, KV pools and state tensors, zeroed."""
@@ -76,8 +84,12 @@ class Device(Protocol):
         """Bytes held, by label."""
         ...
 
-    def close(self) -> None:
+    def clear(self) -> None:
         """Free all buffers."""
+        ...
+
+    def close(self) -> None:
+        """Free all buffers; the device is not used again."""
         ...
 
 
@@ -100,3 +112,8 @@ def pools_of(plans: Iterable[Plan], num_blocks: int) -> dict[str, Tensor]:
 def weights_of(plans: Iterable[Plan]) -> list[Weight]:
     """The weights that plans use."""
     return [t for t in persistent_tensors(plans).values() if isinstance(t, Weight)]
+
+
+def slot_sizes(plans: Iterable[Plan]) -> list[int]:
+    """Bytes of activation slots that plans share: each has its largest size."""
+    return [max(sizes) for sizes in zip_longest(*(p.slot_bytes for p in plans), fillvalue=0)]

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
-from engine.backends.base import Buffer, Progress
+from engine.backends.base import Buffer, Progress, slot_sizes
 from engine.backends.native import Native, Run
 from engine.ops.state import RING
 from engine.plan import Call, Plan, Tensor, Traits, Weight
-from engine.weights.dequantize import as_q8_0, dequantize
+from engine.weights.dequantize import dequantize
 from engine.weights.loading import CARRY, ShardJobs
 from engine.weights.quants import block_bytes
 
@@ -46,14 +46,24 @@ class CpuDevice:
         self._turn = 0.0
         self._lock = asyncio.Lock()
 
+    def needs(
+        self, tensors: Iterable[Tensor], plans: Iterable[Plan], shards: Sequence[int] = ()
+    ) -> int:
+        """Bytes of arrays and slots; an upload takes no more."""
+        return sum(map(self._nbytes, tensors)) + sum(slot_sizes(plans))
+
+    def _nbytes(self, tensor: Tensor) -> int:
+        if self._keeps_blocks(tensor):
+            return block_bytes(tensor.quant, tensor.shape)
+        return 4 * prod(tensor.shape)
+
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Create zeroed arrays."""
         import numpy as np
 
         for tensor in tensors:
-            kept = self._kept_as(tensor) if isinstance(tensor, Weight) else ""
-            if kept:
-                array = np.zeros(block_bytes(kept, tensor.shape), np.uint8)
+            if self._keeps_blocks(tensor):
+                array = np.zeros(block_bytes(tensor.quant, tensor.shape), np.uint8)
             else:
                 array = np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
             self._arrays[tensor.name] = array
@@ -79,9 +89,10 @@ class CpuDevice:
                 self._bind_plan(plan, slots)
         return True
 
-    def _kept_as(self, weight: Weight) -> str:
-        """The quantization as whose blocks a weight is kept; empty if as f32."""
-        return self._native.kept_as(weight) if self._native else ""
+    def _keeps_blocks(self, tensor: Tensor) -> TypeGuard[Weight]:
+        """Whether a tensor is a weight that is kept as the file's blocks, and not as f32."""
+        native = self._native
+        return native is not None and isinstance(tensor, Weight) and native.takes_blocks(tensor)
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Dequantize or copy the blocks of a shard: bytes, or a JavaScript Uint8Array."""
@@ -91,11 +102,8 @@ class CpuDevice:
         raw = memoryview(self._tail.rjust(CARRY, b"\0") + data)
         for job in jobs.jobs:
             values: Any = np.frombuffer(raw[job.source : job.source + job.nbytes], np.uint8)
-            kept = self._kept_as(job.weight)
-            if not kept:
+            if not self._keeps_blocks(job.weight):
                 values = dequantize(job.quant.name, values)
-            elif kept != job.quant.name:
-                values = as_q8_0(job.quant.name, values)
             start = job.first * (len(values) // job.count)  # values or bytes a block
             self._arrays[job.weight.name].reshape(-1)[start : start + len(values)] = values
             await self._breathe()
@@ -112,12 +120,9 @@ class CpuDevice:
         GPU."""
         import numpy as np
 
-        sizes: dict[int, int] = {}
-        for plan in plans:
-            for slot, size in enumerate(plan.slot_bytes):
-                sizes[slot] = max(sizes.get(slot, 0), size)
-        slots = {slot: np.zeros(size, np.uint8) for slot, size in sizes.items()}
-        self._labels["activations"] = sum(sizes.values())
+        sizes = slot_sizes(plans)
+        slots = {slot: np.zeros(size, np.uint8) for slot, size in enumerate(sizes)}
+        self._labels["activations"] = sum(sizes)
         for plan in plans:
             self._compiled[plan.name] = plan, slots
             self._bind_plan(plan, slots)
@@ -204,6 +209,10 @@ class CpuDevice:
         return {"weights" if k == "weight" else k: v for k, v in self._labels.items()}
 
     def close(self) -> None:
+        """Drop all arrays."""
+        self.clear()
+
+    def clear(self) -> None:
         """Drop all arrays."""
         self._arrays.clear()
         self._compiled.clear()

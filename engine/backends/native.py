@@ -15,9 +15,11 @@ from typing import Any
 from engine.plan import Call, Weight
 
 LIBRARY = Path(__file__).with_name("cpu.wasm")  # only in the wheel
-QUANTS = ("Q4_0", "Q4_1", "Q8_0")  # as enum Quant in cpu.c
-# What a matrix is kept as, by what it is in the file.
-KEPT_AS = {name: name for name in QUANTS} | {"Q5_0": "Q8_0", "IQ4_NL": "Q8_0"}
+# As enum Quant in cpu_quants.h.
+QUANTS = (
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+)
 Run = Callable[[], None]
 
 
@@ -49,14 +51,15 @@ class Native:
         self._ops: dict[str, Callable[[Call, Mapping[str, Any]], Run | None]] = {
             "attention": self._attention,
             "embed": self._embed,
+            "gate": self._gate,
             "linear": self._linear,
+            "rmsnorm": self._rmsnorm,
             "rope_store": self._rope_store,
         }
 
-    def kept_as(self, weight: Weight) -> str:
-        """The quantization as whose blocks, (bytes,) u8, the kernels take this weight; empty if as
-        f32."""
-        return KEPT_AS.get(weight.quant, "") if len(weight.shape) == 2 else ""
+    def takes_blocks(self, weight: Weight) -> bool:
+        """Whether kernels take this weight as the file's blocks, (bytes,) u8, and not as f32."""
+        return weight.quant in QUANTS and len(weight.shape) == 2
 
     def bind(self, call: Call, arrays: Mapping[str, Any]) -> Run | None:
         """What does the same as ``call.reference(arrays)``; None if there is no kernel for it."""
@@ -64,14 +67,18 @@ class Native:
 
     def _embed(self, call: Call, a: Mapping[str, Any]) -> Run | None:
         w = call.args["w"]
-        if not (isinstance(w, Weight) and self.kept_as(w)):
+        if not (isinstance(w, Weight) and self.takes_blocks(w)):
             return None
         arrays = [a[name] for name in ("step", "tokens", "w", "y")]
-        return Bound(self._library.embed, *arrays, QUANTS.index(self.kept_as(w)), w.shape[1])
+        rows, k = w.shape
+        overrides = _overrides(call)
+        kind, factor = QUANTS.index(w.quant), self._float(overrides["SCALE"])
+        own = (kind, k, rows, int(overrides["FIRST"]), factor)
+        return Bound(self._library.embed, *arrays, *own)
 
     def _linear(self, call: Call, a: Mapping[str, Any]) -> Run | None:
         w, y = call.args["w"], call.args["y"]
-        if not (isinstance(w, Weight) and self.kept_as(w)):
+        if not (isinstance(w, Weight) and self.takes_blocks(w)):
             return None
         assert call.shader is not None
         (n, k), (capacity, width) = w.shape, y.shape
@@ -79,7 +86,8 @@ class Native:
             self._library.linear,
             *(a[name] for name in ("step", "x", "w", "y")),
             self._scratch_of(self._library.linear_scratch(capacity, n, k)),
-            *(QUANTS.index(self.kept_as(w)), capacity, n, k, call.shader.consts["PARTS"]),
+            *(QUANTS.index(w.quant), capacity, n, k, call.shader.consts["PARTS"]),
+            _is_gelu(call),
             *(width, int(_overrides(call)["FIRST"])),
             a.get("norm"),
             self._float(_overrides(call).get("EPS", 0.0)),
@@ -90,8 +98,9 @@ class Native:
     def _rope_store(self, call: Call, a: Mapping[str, Any]) -> Run:
         numbers, (_, kv_heads, _, dim) = _overrides(call), call.args["k_pool"].shape
         names = ("step", "block_table", "rope", "qkv", "q", "k_pool", "v_pool")
-        sizes = (int(numbers["Q_HEADS"]), kv_heads, dim, int(numbers["HALVES"]))
-        return Bound(self._library.rope_store, *(a[name] for name in names), *sizes)
+        sizes = (int(numbers["Q_HEADS"]), kv_heads, dim)
+        turned = (int(numbers["ROTARY"]), int(numbers["HALVES"]))
+        return Bound(self._library.rope_store, *(a[name] for name in names), *sizes, *turned)
 
     def _attention(self, call: Call, a: Mapping[str, Any]) -> Run:
         numbers, (_, kv_heads, block, dim) = _overrides(call), call.args["k_pool"].shape
@@ -102,7 +111,17 @@ class Native:
             self._scratch_of(self._library.attention_scratch(context)),
             *(int(numbers["Q_HEADS"]), kv_heads, dim),
             self._float(numbers["SCALE"]),
+            int(numbers["WINDOW"]),
         )
+
+    def _gate(self, call: Call, a: Mapping[str, Any]) -> Run:
+        arrays = [a[name] for name in ("step", "x", "y")]
+        return Bound(self._library.gate_rows, *arrays, call.args["y"].shape[1], _is_gelu(call))
+
+    def _rmsnorm(self, call: Call, a: Mapping[str, Any]) -> Run:
+        arrays = (a["step"], a["x"], a["norm"], a.get("residual"), a["y"])
+        eps = self._float(_overrides(call)["EPS"])
+        return Bound(self._library.rmsnorm, *arrays, call.args["x"].shape[1], eps)
 
     def _scratch_of(self, nbytes: int) -> Any:
         """Memory that a kernel may use while it runs; most calls share it."""
@@ -136,6 +155,12 @@ def _plain(argument: Any) -> Any:
         return argument
     assert argument.flags.c_contiguous
     return c_void_p(argument.__array_interface__["data"][0])
+
+
+def _is_gelu(call: Call) -> int:
+    """Whether a gate is GELU's, as the shader is joined with the piece for it."""
+    assert call.shader is not None
+    return int("act_gelu" in call.shader.lib)
 
 
 def _overrides(call: Call) -> Mapping[str, int | float]:

@@ -20,6 +20,12 @@ class NullDevice:
         self.tensors: dict[str, Tensor] = {}
         self.plans: dict[str, Plan] = {}
 
+    def needs(
+        self, tensors: Iterable[Tensor], plans: Iterable[Plan], shards: Sequence[int] = ()
+    ) -> int:
+        """What ``memory`` will tell of the tensors."""
+        return sum(tensor.nbytes for tensor in tensors)
+
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Remember the tensors."""
         self.tensors |= {t.name: t for t in tensors}
@@ -78,7 +84,11 @@ class NullDevice:
             held[tensor.role] = held.get(tensor.role, 0) + tensor.nbytes
         return held
 
-    def close(self) -> None:
+    def clear(self) -> None:
         """Forget everything."""
         self.tensors.clear()
         self.plans.clear()
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from engine.backends.base import Buffer, Progress
@@ -11,7 +12,7 @@ from engine.backends.wire import plans_to_wire, shader_to_wire, slots_to_wire, t
 from engine.config import Activations
 from engine.errors import OctavoError
 from engine.plan import Call, Plan, Tensor, Traits, Weight
-from engine.weights.loading import ShardJobs, repack_kernels
+from engine.weights.loading import CARRY, ShardJobs, repack_kernels
 
 # Fewer lanes than this gain nothing over workgroup memory.
 MIN_SUBGROUP = 8
@@ -49,6 +50,15 @@ class WebGpuDevice:
         self._kernels = json.dumps(
             {name: shader_to_wire(s, s.code()) for name, s in repack_kernels().items()}
         )
+
+    def needs(
+        self, tensors: Iterable[Tensor], plans: Iterable[Plan], shards: Sequence[int] = ()
+    ) -> int:
+        """Bytes of all buffers, those that upload.mjs takes for shards included."""
+        buffers = [*tensors_to_wire(tensors), *slots_to_wire(plans)]
+        sizes: list[int] = [max(16, ceil(buffer["bytes"] / 16) * 16) for buffer in buffers]
+        shard = ceil(max(shards, default=0) / 4) * 4
+        return sum(sizes) + min(len(shards), 2) * (CARRY + 2 * shard)
 
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Create buffers; OctavoError gpu.limits if one is larger than the adapter allows."""
@@ -132,9 +142,13 @@ class WebGpuDevice:
         held: dict[str, int] = json.loads(self._gpu.memory())
         return held
 
-    def close(self) -> None:
-        """Destroy all buffers; the device itself stays for the next model."""
+    def clear(self) -> None:
+        """Destroy all buffers."""
         self._gpu.clear()
+
+    def close(self) -> None:
+        """Destroy all buffers; the GPU, with its compiled kernels, is there for the next model."""
+        self._gpu.release()
 
 
 def _ids(sampled: Any) -> list[int]:

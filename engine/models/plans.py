@@ -13,13 +13,8 @@ A step is one of the first three and, if it ends with a token, a sampler after i
 
 from __future__ import annotations
 
-import math
-from array import array
-from collections.abc import Sequence
-
 from engine import ops
-from engine.errors import OctavoError
-from engine.models.base import Model, ModelConfig
+from engine.models.base import Model
 from engine.ops import KVLayout
 from engine.ops.state import logits_tensor, tokens_tensor
 from engine.plan import Plan, PlanBuilder, Tensor, Traits
@@ -45,35 +40,11 @@ def build_plans(model: Model, traits: Traits, kv: KVLayout) -> dict[str, Plan]:
     model.head(decode, model.layers(decode, tokens, kv), logits)
 
     sliding = PlanBuilder(SHIFT, traits)
-    for layer in range(model.config.num_layers):
-        ops.shift(sliding, kv, layer)
+    for layer, reach in enumerate(model.config.reach):
+        ops.shift(sliding, kv, layer, reach.rope)
 
     builders = [prefill, head, decode, sliding]
     for name, op in ((SAMPLE, ops.sample), (CHOOSE, ops.choose), (LOGPROBS, ops.logprobs)):
         builders.append(PlanBuilder(name, traits))
         op(builders[-1], logits, tokens)
     return {b.name: b.build() for b in builders}
-
-
-def rope_table(config: ModelConfig, context: int, factors: Sequence[float] = ()) -> bytes:
-    """cos and sin of position / scale * base^(-2i / head_dim) / factor_i, (context, head_dim / 2,
-    2) f32, as ggml_rope_ext has it. ``factors`` are the numbers in ``config.rope_factors``.
-
-    Computed here in double precision: a shader's sin and cos may be off by 2^-11. Raises
-    gguf.invalid for factors that are not positive numbers.
-    """
-    half = config.head_dim // 2
-    factors = factors or [1.0] * half
-    if len(factors) != half or not all(0 < factor < math.inf for factor in factors):
-        raise OctavoError("gguf.invalid", "The factors of rope frequencies should be above 0.")
-    frequencies = [
-        config.rope_base ** (-i / half) / factor / config.rope_scale
-        for i, factor in enumerate(factors)
-    ]
-    table = array("f")
-    for position in range(context):
-        for frequency in frequencies:
-            angle = position * frequency
-            table.append(math.cos(angle))
-            table.append(math.sin(angle))
-    return table.tobytes()

@@ -1,6 +1,6 @@
 """Operations: each knows its shapes, its kernels and its NumPy reference."""
 
-from engine.ops.attention import KVLayout, attention
+from engine.ops.attention import KVLayout, Reach, attention
 from engine.ops.choose import choose, logprobs
 from engine.ops.embed import embed, last_token
 from engine.ops.linear import gated_linear, linear
@@ -10,6 +10,7 @@ from engine.ops.shift import shift
 
 __all__ = [
     "KVLayout",
+    "Reach",
     "attention",
     "choose",
     "embed",

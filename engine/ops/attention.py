@@ -12,6 +12,7 @@ from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant
 from engine.shaders import Shader, Slot
 
 KV_BLOCK = 16  # tokens in a physical block
+ROPE = "rope"  # the table of models that have one
 SPLITS = 32  # most spans a context is split into
 SPLIT_WORKGROUP = 128  # lanes of attention_split, and tokens it handles at a time
 TILE_WORKGROUP = 128  # lanes of attention_tile
@@ -24,8 +25,9 @@ class KVLayout:
 
     Pools are (num_blocks, kv_heads, KV_BLOCK, head_dim) f16; a device may have more blocks or fewer
     of them than plans say (``engine.backends.base.pools_of``). ``block_table`` is
-    (ceil(context / KV_BLOCK),) u32; ``rope`` is (context, head_dim / 2, 2) f32, cos and sin.
-    ``halves`` says that rotary pairs are (i, i + head_dim / 2) and not (2i, 2i + 1).
+    (ceil(context / KV_BLOCK),) u32. The first ``rotary`` elements of a head are rotated (0: all of
+    them), a multiple of 4; ``halves`` says that their pairs are (i, i + rotary / 2) and not (2i,
+    2i + 1).
     """
 
     num_blocks: int
@@ -35,6 +37,12 @@ class KVLayout:
     head_dim: int
     scale: float
     halves: bool = False
+    rotary: int = 0
+
+    @property
+    def rotated(self) -> int:
+        """Elements of a head that are rotated."""
+        return self.rotary or self.head_dim
 
     @property
     def group(self) -> int:
@@ -46,10 +54,10 @@ class KVLayout:
         """Blocks that one sequence can have."""
         return ceil(self.context / KV_BLOCK)
 
-    @property
-    def rope(self) -> Tensor:
-        """The table of cosines and sines."""
-        return Tensor("rope", (self.context, self.head_dim // 2, 2), "f32", "state")
+    def rope(self, name: str = ROPE) -> Tensor:
+        """A table of cosines and sines, (context, head_dim / 2, 2) f32: of the pairs that are
+        rotated, then 1 and 0 for those that are not."""
+        return Tensor(name, (self.context, self.head_dim // 2, 2), "f32", "state")
 
     @property
     def block_table(self) -> Tensor:
@@ -62,23 +70,35 @@ class KVLayout:
         return Tensor(f"{which}.{layer}", shape, "f16", "kv")
 
 
+@dataclass(frozen=True)
+class Reach:
+    """What attention may have of its own in each layer: a token sees the last ``window`` tokens,
+    itself among them (0: all before it), at positions that the table ``rope`` stands for."""
+
+    window: int = 0
+    rope: str = ROPE
+
+
+EVERYTHING = Reach()
 _TABLE = Slot("block_table", "array<u32>")
 _ROPE = Slot("rope", "array<vec4<f32>>")
 
 
-def attention(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int) -> Tensor:
+def attention(
+    b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach = EVERYTHING
+) -> Tensor:
     """Rotate, store K and V, attend: qkv (M, (q_heads + 2 kv_heads) * head_dim) f32 ->
     (M, q_heads * head_dim) f32. Token i of the step sits at step.position + i."""
     y = b.activation("attention", qkv.shape[0], kv.q_heads * kv.head_dim)
     barriers = b.traits.barriers and b.traits.kind != "cpu"
     if b.tokens == 1 and barriers and _split_heads(b, kv):
-        _split(b, qkv, kv, layer, y)
+        _split(b, qkv, kv, layer, reach, y)
         return y
-    q = _rope_store(b, qkv, kv, layer)
+    q = _rope_store(b, qkv, kv, layer, reach.rope)
     if barriers and b.tokens > 1 and _tile_size(kv) and _tile_lanes(b, kv):
-        _tile(b, q, kv, layer, y)
+        _tile(b, q, kv, layer, reach.window, y)
     else:
-        _rows(b, q, kv, layer, y)
+        _rows(b, q, kv, layer, reach.window, y)
     return y
 
 
@@ -91,7 +111,12 @@ def _consts(kv: KVLayout, workgroup: int) -> dict[str, int]:
     }
 
 
-def _rope_store(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int) -> Tensor:
+def rotation(kv: KVLayout) -> dict[str, int]:
+    """The overrides of wgsl/lib/rope.wgsl."""
+    return {"HALVES": int(kv.halves), "ROTARY": kv.rotated}
+
+
+def _rope_store(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, rope: str) -> Tensor:
     q = b.activation("q", qkv.shape[0], kv.q_heads * kv.head_dim)
     workgroup = 64
     shader = Shader(
@@ -107,12 +132,12 @@ def _rope_store(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int) -> Tensor
         ),
         lib=("step", "rope", "paged"),
         consts=_consts(kv, workgroup),
-        overrides={"Q_HEADS": kv.q_heads, "HALVES": int(kv.halves)},
+        overrides={"Q_HEADS": kv.q_heads, **rotation(kv)},
     )
     args = {
         "step": STEP,
         "block_table": kv.block_table,
-        "rope": kv.rope,
+        "rope": kv.rope(rope),
         "qkv": qkv,
         "q": q,
         "k_pool": kv.pool("k", layer),
@@ -147,24 +172,27 @@ def _attend_args(q: Tensor, kv: KVLayout, layer: int) -> dict[str, Tensor]:
     }
 
 
-def _rows(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
+def _rows(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int, y: Tensor) -> None:
     """A thread for each query head of each token; no barriers."""
     workgroup = 32 if b.traits.barriers else 4
     shader = Shader(
         "attention_rows",
         (*_ATTEND_SLOTS, Slot("y", "array<vec4<f32>>", "read_write")),
-        lib=("step", "paged"),
+        lib=("step", "window", "paged"),
         consts=_consts(kv, workgroup),
-        overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale},
+        overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale, "WINDOW": window},
     )
 
     def reference(a: Mapping[str, Any]) -> None:
         n = int(a["step"][NUM_TOKENS])
-        a["y"][:n] = attend(a["q"][:n], a, kv)
+        a["y"][:n] = attend(a["q"][:n], a, kv, window)
 
     grid = Grid(ceil(kv.q_heads / workgroup), tokens=1 if b.tokens > 1 else 0)
     args = {**_attend_args(q, kv, layer), "y": y}
     b.call(Call("attention", args, ("y",), reference, shader, grid))
+
+
+_SPAN_LIB = ("step", "window", "span")
 
 
 @dataclass(frozen=True)
@@ -175,15 +203,17 @@ class _Spans:
     parts: Tensor
     stats: Tensor
     consts: Mapping[str, int]
+    window: int
 
     @classmethod
-    def of(cls, b: PlanBuilder, kv: KVLayout, splits: int, tile: int) -> _Spans:
+    def of(cls, b: PlanBuilder, kv: KVLayout, splits: int, tile: int, window: int) -> _Spans:
         """Room for ``splits`` spans of a step's most tokens; fewer tokens may have more spans."""
         capacity = b.tokens * splits
         return cls(
             b.activation("parts", capacity * kv.q_heads, kv.head_dim),
             b.activation("stats", capacity * kv.q_heads, 2),
-            {"SPLITS": SPLITS, "CAPACITY": capacity, "TILE": tile},
+            {"SPLITS": SPLITS, "CAPACITY": capacity, "TILE": tile, "KV_BLOCK": KV_BLOCK},
+            window,
         )
 
     @property
@@ -214,9 +244,9 @@ class _Spans:
                 Slot("stats", "array<vec2<f32>>"),
                 Slot("y", "array<vec2<f32>>", "read_write"),
             ),
-            lib=("step", "span"),
+            lib=_SPAN_LIB,
             consts={"WORKGROUP": 64, "HEAD_DIM": kv.head_dim, **self.consts},
-            overrides={"Q_HEADS": kv.q_heads},
+            overrides={"Q_HEADS": kv.q_heads, "WINDOW": self.window},
         )
 
         def reference(a: Mapping[str, Any]) -> None:
@@ -242,9 +272,9 @@ def _tile_size(kv: KVLayout) -> int:
     return min(64, 16384 // 8 // kv.head_dim // 8 * 8)
 
 
-def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
+def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int, y: Tensor) -> None:
     """Keys and values through workgroup memory, shared by the rows of a workgroup."""
-    spans = _Spans.of(b, kv, TILE_SPLITS, _tile_size(kv))
+    spans = _Spans.of(b, kv, TILE_SPLITS, _tile_size(kv), window)
     subgroups = b.traits.subgroup >= 4
 
     def variant(lanes: int) -> Variant:
@@ -258,14 +288,14 @@ def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, y: Tensor) -> Non
     shader = Shader(
         "attention_tile",
         (*_ATTEND_SLOTS, *spans.slots(4)),
-        lib=("step", "paged", "span", "lanes_sum_subgroup" if subgroups else "lanes_sum_alone"),
+        lib=(*_SPAN_LIB, "paged", "lanes_sum_subgroup" if subgroups else "lanes_sum_alone"),
         consts=consts,
-        overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale},
+        overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale, "WINDOW": window},
         enable=("subgroups",) if subgroups else (),
     )
 
     def reference(a: Mapping[str, Any]) -> None:
-        spans.put(a, attend(a["q"][: int(a["step"][NUM_TOKENS])], a, kv))
+        spans.put(a, attend(a["q"][: int(a["step"][NUM_TOKENS])], a, kv, window))
 
     args = {**_attend_args(q, kv, layer), **spans.args}
     writes = ("parts", "stats")
@@ -291,9 +321,9 @@ def _split_heads(b: PlanBuilder, kv: KVLayout) -> list[int]:
     return [n for n in heads if kv.group % n == 0 and nbytes(n) <= b.traits.workgroup_bytes]
 
 
-def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> None:
+def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach, y: Tensor) -> None:
     """One token: rotation, the store of K and V and the attention in one kernel."""
-    spans = _Spans.of(b, kv, SPLITS, SPLIT_WORKGROUP)
+    spans = _Spans.of(b, kv, SPLITS, SPLIT_WORKGROUP, reach.window)
 
     def variant(heads: int) -> Variant:
         return Variant({"HEADS": heads}, Grid(kv.kv_heads, SPLITS, kv.group // heads))
@@ -312,14 +342,14 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> 
             Slot("v_pool", "array<vec4<u32>>", "read_write"),
             *spans.slots(2),
         ),
-        lib=("step", "rope", "paged", "span"),
+        lib=(*_SPAN_LIB, "rope", "paged"),
         consts=consts,
-        overrides={"SCALE": kv.scale, "HALVES": int(kv.halves)},
+        overrides={"SCALE": kv.scale, "WINDOW": reach.window, **rotation(kv)},
     )
     args = {
         "step": STEP,
         "block_table": kv.block_table,
-        "rope": kv.rope,
+        "rope": kv.rope(reach.rope),
         "qkv": qkv,
         "k_pool": kv.pool("k", layer),
         "v_pool": kv.pool("v", layer),
@@ -327,7 +357,7 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, y: Tensor) -> 
     }
 
     def reference(a: Mapping[str, Any]) -> None:
-        spans.put(a, attend(rotate_and_store(a, kv), a, kv))
+        spans.put(a, attend(rotate_and_store(a, kv), a, kv, reach.window))
 
     writes = ("k_pool", "v_pool", "parts", "stats")
     b.call(Call("attention_split", args, writes, reference, shader, first.grid, variants))
@@ -338,7 +368,7 @@ def rotate_and_store(a: Mapping[str, Any], kv: KVLayout) -> Any:
     """NumPy: rotate Q and K, write K and V to the pools; returns Q (n, q_heads * head_dim)."""
     n, start = int(a["step"][NUM_TOKENS]), int(a["step"][POSITION])
     heads = a["qkv"][:n].reshape(n, -1, kv.head_dim)
-    rotated = rotate(heads[:, : kv.q_heads + kv.kv_heads], a["rope"][start : start + n], kv.halves)
+    rotated = rotate(heads[:, : kv.q_heads + kv.kv_heads], a["rope"][start : start + n], kv)
     for i in range(n):
         block = int(a["block_table"][(start + i) // KV_BLOCK])
         at = (start + i) % KV_BLOCK
@@ -347,38 +377,45 @@ def rotate_and_store(a: Mapping[str, Any], kv: KVLayout) -> Any:
     return rotated[:, : kv.q_heads].reshape(n, -1)
 
 
-def rotate(x: Any, table: Any, halves: bool) -> Any:
+def rotate(x: Any, table: Any, kv: KVLayout) -> Any:
     """RoPE (Su et al., 2021) in NumPy: x (n, heads, head_dim), table (n, head_dim / 2, 2)."""
     import numpy as np
 
-    n, heads, dim = x.shape
-    cos, sin = table[:, None, :, 0], table[:, None, :, 1]
+    n, heads, _ = x.shape
+    cos, sin = table[:, None, : kv.rotated // 2, 0], table[:, None, : kv.rotated // 2, 1]
+    turned, rest = x[..., : kv.rotated], x[..., kv.rotated :]
     pairs = (
-        x.reshape(n, heads, 2, dim // 2).swapaxes(2, 3) if halves else x.reshape(n, heads, -1, 2)
+        turned.reshape(n, heads, 2, -1).swapaxes(2, 3)
+        if kv.halves
+        else turned.reshape(n, heads, -1, 2)
     )
     low, high = pairs[..., 0], pairs[..., 1]
     turned = np.stack([low * cos - high * sin, low * sin + high * cos], axis=-1)
-    return (turned.swapaxes(2, 3) if halves else turned).reshape(n, heads, dim)
+    turned = (turned.swapaxes(2, 3) if kv.halves else turned).reshape(n, heads, -1)
+    return np.concatenate([turned, rest], axis=-1)
 
 
-def attend(q: Any, a: Mapping[str, Any], kv: KVLayout) -> Any:
+def attend(q: Any, a: Mapping[str, Any], kv: KVLayout, window: int = 0) -> Any:
     """Causal softmax attention in NumPy over the block table: q (n, q_heads * head_dim)."""
     import numpy as np
 
     n, start = int(a["step"][NUM_TOKENS]), int(a["step"][POSITION])
-    length = start + n
-    blocks = a["block_table"][: ceil(length / KV_BLOCK)]
+    first = max(0, start + 1 - window) if window else 0  # of the tokens that a row sees
+    blocks = a["block_table"][first // KV_BLOCK : ceil((start + n) / KV_BLOCK)]
+    at = np.arange(first, start + n)
+    length, unseen = len(at), first % KV_BLOCK
 
     def gather(pool: Any) -> Any:
         by_head = pool[blocks].swapaxes(0, 1).reshape(kv.kv_heads, -1, kv.head_dim)
-        return by_head[:, :length].astype(np.float32, copy=False)
+        return by_head[:, unseen : unseen + length].astype(np.float32, copy=False)
 
     keys, values = gather(a["k_pool"]), gather(a["v_pool"])
     heads = q.reshape(n, kv.kv_heads, kv.group, kv.head_dim).transpose(1, 2, 0, 3)
     flat = heads.reshape(kv.kv_heads, kv.group * n, kv.head_dim)
     scores = np.einsum("hmd,htd->hmt", flat, keys) * np.float32(kv.scale)
     scores = scores.reshape(kv.kv_heads, kv.group, n, length)
-    hidden = np.arange(length)[None, :] > (start + np.arange(n))[:, None]
+    own = start + np.arange(n)[:, None]
+    hidden = (at > own) | (at <= own - window if window else False)
     scores[:, :, hidden] = -np.inf
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)

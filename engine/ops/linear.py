@@ -10,19 +10,20 @@ linear_rows_int any      nothing, weights with a packed form   integers per bloc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import accumulate, product
+from itertools import product
 from math import ceil
 from typing import Any
 
 from engine.ops.embed import weight_slots
+from engine.ops.gate import Act, gate, gated
 from engine.ops.norm import norm_team, normalize, rmsnorm
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant, Weight
 from engine.shaders import Shader, Slot
-from engine.weights.quants import packed_lib, pairs_lib, weight_lib
+from engine.weights.quants import FORMATS, packed_lib, pairs_lib, split, weight_lib
 
 FEW_ROWS = 4096
 MANY_ROWS = 16384
@@ -52,16 +53,18 @@ class _Layer:
     bias: Weight | None
     residual: Tensor | None
     first: int = 0
+    act: Act = "silu"
 
     @property
     def rows(self) -> int:
         return self.w.shape[0] // self.parts
 
     @property
-    def finish(self) -> str:
+    def finish(self) -> tuple[str, ...]:
+        """The pieces of WGSL that end the kernel."""
         if self.parts == 2:
-            return "finish_silu"
-        return "finish_add" if self.residual else "finish_store"
+            return (f"act_{self.act}", "finish_gate")
+        return ("finish_add",) if self.residual else ("finish_store",)
 
 
 def linear(
@@ -76,22 +79,34 @@ def linear(
 ) -> Tensor:
     """``norm(x) @ w.T + bias + residual``: x (M, K) f32, w (N, K) -> (M, N) f32; ``into`` is a
     tensor for the result that outlives the plan."""
+    matrices = w if isinstance(w, tuple) else (w,)
+    y = into or b.activation("linear", x.shape[0], sum(matrix.shape[0] for matrix in matrices))
+    pieces = [piece for m in matrices for piece in split(m, b.traits.max_tensor_bytes)]
+    _emit(b, _below_each_other(_Layer(x, p, y, 1, norm, bias, residual) for p in pieces))
+    return y
+
+
+def gated_linear(
+    b: PlanBuilder, x: Tensor, w: Weight | Stack, *, norm: Norm | None = None, act: Act = "silu"
+) -> Tensor:
+    """``act(g) * u`` with ``g, u = split(norm(x) @ w.T)``: x (M, K), w (2F, K) -> (M, F) f32. One
+    matrix is one call; a stack of several takes one for each, and one for the gate."""
     parts = w if isinstance(w, tuple) else (w,)
-    ends = list(accumulate(part.shape[0] for part in parts))
-    y = into or b.activation("linear", x.shape[0], ends[-1])
-    layers = [
-        _Layer(x, part, y, 1, norm, bias, residual, end - part.shape[0])
-        for part, end in zip(parts, ends, strict=True)
-    ]
-    _emit(b, layers)
+    if len(parts) > 1:
+        return gate(b, linear(b, x, parts, norm=norm), act)
+    y = b.activation("gated", x.shape[0], parts[0].shape[0] // 2)
+    pieces = split(parts[0], b.traits.max_tensor_bytes, 2)
+    _emit(b, _below_each_other(_Layer(x, p, y, 2, norm, None, None, act=act) for p in pieces))
     return y
 
 
-def gated_linear(b: PlanBuilder, x: Tensor, w: Weight, *, norm: Norm | None = None) -> Tensor:
-    """``silu(g) * u`` with ``g, u = split(norm(x) @ w.T)``: x (M, K), w (2F, K) -> (M, F) f32."""
-    y = b.activation("gated", x.shape[0], w.shape[0] // 2)
-    _emit(b, [_Layer(x, w, y, 2, norm, None, None)])
-    return y
+def _below_each_other(layers: Iterable[_Layer]) -> list[_Layer]:
+    """The layers, each of which begins where the rows of the one before end."""
+    placed: list[_Layer] = []
+    for layer in layers:
+        first = placed[-1].first + placed[-1].rows if placed else 0
+        placed.append(replace(layer, first=first))
+    return placed
 
 
 def _emit(b: PlanBuilder, layers: Sequence[_Layer]) -> None:
@@ -154,7 +169,7 @@ def _call(
     args["y"] = layer.y
     slots.append(Slot("y", "array<f32>", "read_write"))
     assert len(slots) <= MOST_SLOTS, "bias and residual together, on a weight of three planes"
-    lib = (*lib, "bias_add" if layer.bias else "bias_none", layer.finish)
+    lib = (*lib, "bias_add" if layer.bias else "bias_none", *layer.finish)
     shader = Shader(
         name,
         tuple(slots),
@@ -260,8 +275,16 @@ def _rows(b: PlanBuilder, layer: _Layer) -> Call:
 
 def _tile_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
     """Many tokens, tiles in workgroup memory, on integer activations."""
-    lib, variants = packed_lib(layer.w.format), _tiled(layer, TILES_INT)
-    return _on_integers(b, layer, "linear_tile_int", lib, variants, quants, scales, {"STAGE": 2})
+    stage, terms = 2, TERMS[b.traits.activations]
+    scale = 16 if FORMATS[layer.w.format].halved else 8  # bytes, of weights and of activations
+
+    def fits(tile: _Tile) -> bool:
+        token, row = 32 * terms + scale, 32 + scale
+        return stage * (tile.tokens * token + tile.rows * row) <= b.traits.workgroup_bytes
+
+    lib, variants = packed_lib(layer.w.format), _tiled(layer, tuple(filter(fits, TILES_INT)))
+    consts = {"STAGE": stage}
+    return _on_integers(b, layer, "linear_tile_int", lib, variants, quants, scales, consts)
 
 
 def _rows_int(b: PlanBuilder, layer: _Layer, quants: Tensor, scales: Tensor) -> Call:
@@ -402,7 +425,7 @@ def _reference(layer: _Layer) -> Any:
             y = y + a["bias"][own]
         if "residual" in a:
             y = y + a["residual"][:n, own]
-        a["y"][:n, own] = _silu_gate(y) if layer.parts == 2 else y
+        a["y"][:n, own] = gated(y, layer.act) if layer.parts == 2 else y
 
     return reference
 
@@ -415,14 +438,6 @@ def _dequantized(a: Mapping[str, Any], n: int) -> Any:
     parts = _uncrossed(words) if pairs else words.view(np.int8).astype(np.int32)
     q = parts[:, :, 0] if parts.shape[2] == 1 else parts[:, :, 0] * 128 + parts[:, :, 1]
     return (q * a["x_scales"][:n, :, :1]).reshape(n, -1).astype(np.float32)
-
-
-def _silu_gate(y: Any) -> Any:
-    import numpy as np
-
-    gate, up = np.split(y, 2, axis=-1)
-    with np.errstate(over="ignore"):  # infinity is right there: the gate is shut
-        return gate / (1 + np.exp(-gate)) * up
 
 
 def matmul(x: Any, w: Any) -> Any:

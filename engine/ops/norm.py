@@ -14,8 +14,11 @@ from engine.shaders import Shader, Slot
 HEAD_TEAM = 16  # most lanes that share a head: each takes a vec4 or two
 
 
-def rmsnorm(b: PlanBuilder, x: Tensor, gain: Weight, eps: float) -> Tensor:
-    """``x * gain / sqrt(mean(x^2) + eps)`` by row: x (M, K), gain (K,) -> (M, K), all f32."""
+def rmsnorm(
+    b: PlanBuilder, x: Tensor, gain: Weight, eps: float, residual: Tensor | None = None
+) -> Tensor:
+    """``x * gain / sqrt(mean(x^2) + eps) + residual`` by row: x (M, K), gain (K,), residual (M, K)
+    -> (M, K), all f32."""
     k = x.shape[1]
     y = b.activation("norm", *x.shape)
     team, workgroup, team_sum = norm_team(b)
@@ -25,18 +28,22 @@ def rmsnorm(b: PlanBuilder, x: Tensor, gain: Weight, eps: float) -> Tensor:
             STEP_SLOT,
             Slot("x", "array<vec4<f32>>"),
             *weight_slots("norm", gain),
+            *([Slot("residual", "array<vec4<f32>>")] if residual else []),
             Slot("y", "array<vec4<f32>>", "read_write"),
         ),
-        lib=("step", team_sum),
+        lib=("step", team_sum, "residual_add" if residual else "residual_none"),
         consts={"WORKGROUP": workgroup, "TEAM": team},
         overrides={"K": k, "EPS": eps},
     )
     args = {"step": STEP, "x": x, "norm": gain, "y": y}
+    if residual:
+        args["residual"] = residual
     grid = Grid(1, tokens=workgroup // team if b.tokens > 1 else 0)
 
     def reference(a: Mapping[str, Any]) -> None:
         n = int(a["step"][NUM_TOKENS])
-        a["y"][:n] = normalize(a["x"][:n], a["norm"], eps)
+        y = normalize(a["x"][:n], a["norm"], eps)
+        a["y"][:n] = y + a["residual"][:n] if residual else y
 
     b.call(Call("rmsnorm", args, ("y",), reference, shader, grid))
     return y

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from engine.ops.attention import KV_BLOCK, KVLayout, rotate
+from engine.ops.attention import KV_BLOCK, ROPE, KVLayout, rotate, rotation
 from engine.plan import Call, Grid, PlanBuilder, Tensor
 from engine.shaders import Shader, Slot
 
@@ -24,9 +24,10 @@ def pack_shift(moved: int, pairs: Sequence[tuple[int, int]]) -> bytes:
     return array("I", [moved, len(pairs), *(block for pair in pairs for block in pair)]).tobytes()
 
 
-def shift(b: PlanBuilder, kv: KVLayout, layer: int) -> None:
+def shift(b: PlanBuilder, kv: KVLayout, layer: int, rope: str = ROPE) -> None:
     """Rotate the keys of blocks back by as many positions as their tokens move (RoPE is a
-    rotation, so that this equals having rotated by the new position), and copy the values."""
+    rotation, so that this equals having rotated by the new position), and copy the values. Where
+    the layer's table has another length than 1, keys keep theirs."""
     shader = Shader(
         "kv_shift",
         (
@@ -42,11 +43,11 @@ def shift(b: PlanBuilder, kv: KVLayout, layer: int) -> None:
             "KV_HEADS": kv.kv_heads,
             "KV_BLOCK": KV_BLOCK,
         },
-        overrides={"HALVES": int(kv.halves)},
+        overrides=rotation(kv),
     )
     args = {
         "shift": shift_tensor(kv),
-        "rope": kv.rope,
+        "rope": kv.rope(rope),
         "k_pool": kv.pool("k", layer),
         "v_pool": kv.pool("v", layer),
     }
@@ -54,13 +55,17 @@ def shift(b: PlanBuilder, kv: KVLayout, layer: int) -> None:
     grid = Grid(ceil(threads / WORKGROUP), kv.max_blocks)
 
     def reference(a: Mapping[str, Any]) -> None:
+        import numpy as np
+
         moved, count = (int(word) for word in a["shift"][:2])
         pairs = a["shift"][2 : 2 + 2 * count].reshape(count, 2)
-        back = a["rope"][moved] * (1, -1)  # the inverse of a rotation has the opposite sine
+        turn = a["rope"][moved]
+        # The inverse of a rotation has the opposite sine.
+        back = turn * (1, -1) / np.hypot(turn[:, :1], turn[:, 1:])
         for src, dst in pairs:
             keys = a["k_pool"][src].astype("f4").swapaxes(0, 1)
             table = back[None].repeat(KV_BLOCK, axis=0)
-            a["k_pool"][dst] = rotate(keys, table, kv.halves).swapaxes(0, 1)
+            a["k_pool"][dst] = rotate(keys, table, kv).swapaxes(0, 1)
             a["v_pool"][dst] = a["v_pool"][src]
 
     b.call(Call("kv_shift", args, ("k_pool", "v_pool"), reference, shader, grid))

@@ -24,6 +24,13 @@ def has_space_prefix(metadata: dict[str, Any]) -> bool:
     return is_pieces and bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
 
 
+def takes_space_behind(metadata: dict[str, Any], token: str) -> bool:
+    """Whether white space behind a token of its own is dropped. Phi-3's tokenizer does so, and GGUF
+    has no place to say it."""
+    is_phi3 = metadata.get("general.architecture") == "phi3"
+    return is_phi3 and token not in ("<unk>", "<s>", "<|endoftext|>")
+
+
 def normalizer(metadata: dict[str, Any]) -> dict[str, Any]:
     """Of a ``tokenizer.json``: from text to pieces' characters."""
     steps: list[dict[str, Any]] = []

@@ -50,7 +50,7 @@ def tokenizer_json(metadata: dict[str, Any]) -> str:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _added_tokens(vocabulary),
+        "added_tokens": _added_tokens(metadata, vocabulary),
         "post_processor": None,
         **(_of_pieces if vocabulary.is_pieces else _of_bytes)(metadata, vocabulary),
     }
@@ -125,14 +125,17 @@ def special_ids(metadata: dict[str, Any]) -> SpecialTokens:
     return SpecialTokens(bos, ends, add_bos, pieces.has_space_prefix(metadata), name)
 
 
-def _added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
+def _added_tokens(metadata: dict[str, Any], vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    def takes_space(token: str) -> bool:
+        return vocabulary.is_pieces and pieces.takes_space_behind(metadata, token)
+
     return [
         {
             "id": index,
             "content": vocabulary.tokens[index],
             "single_word": False,
             "lstrip": False,
-            "rstrip": False,
+            "rstrip": takes_space(vocabulary.tokens[index]),
             "normalized": False,
             "special": vocabulary.types[index] != USER_DEFINED,
         }

@@ -1,5 +1,4 @@
-"""File blocks to f32 in NumPy, bit for bit as ggml's reference code does it; or to Q8_0 blocks of
-the same weights, where these are signed bytes with a half.
+"""File blocks to f32 in NumPy, bit for bit as ggml's reference code does it.
 
 A function takes blocks (n, block_bytes) u8 and gives values f32 of any shape, in file order.
 """
@@ -23,18 +22,7 @@ def dequantize(name: str, raw: bytes | memoryview | Array) -> Array:
     import numpy as np
 
     blocks = np.frombuffer(raw, np.uint8).reshape(-1, quant(name).block_bytes)
-    if name in SIGNED_BYTES:
-        return (_half(blocks, 0) * _floats(SIGNED_BYTES[name](blocks))).reshape(-1)
     return _READERS[name](blocks).reshape(-1)
-
-
-def as_q8_0(name: str, raw: bytes | memoryview | Array) -> Array:
-    """Whole blocks of one of SIGNED_BYTES as the Q8_0 blocks of the same weights, flat u8."""
-    import numpy as np
-
-    blocks = np.frombuffer(raw, np.uint8).reshape(-1, quant(name).block_bytes)
-    q = SIGNED_BYTES[name](blocks)
-    return np.concatenate([blocks[:, :2], q.view(np.uint8)], axis=1).reshape(-1)
 
 
 def _f32(blocks: Array) -> Array:
@@ -98,8 +86,8 @@ def _q4_k(blocks: Array) -> Array:
 
 
 def _q5_0(blocks: Array) -> Array:
-    q: Array = _fives(blocks[:, 2:6], blocks[:, 6:]) - 16
-    return q
+    values: Array = _half(blocks, 0) * (_floats(_fives(blocks[:, 2:6], blocks[:, 6:])) - 16)
+    return values
 
 
 def _q5_1(blocks: Array) -> Array:
@@ -118,7 +106,8 @@ def _q5_k(blocks: Array) -> Array:
 
 
 def _iq4_nl(blocks: Array) -> Array:
-    return _iq4(_nibbles(blocks[:, 2:]))
+    values: Array = _half(blocks, 0) * _floats(_iq4(_nibbles(blocks[:, 2:])))
+    return values
 
 
 def _iq4_xs(blocks: Array) -> Array:
@@ -136,7 +125,8 @@ def _iq4_xs(blocks: Array) -> Array:
 def _q8_0(blocks: Array) -> Array:
     import numpy as np
 
-    return blocks[:, 2:].view(np.int8)
+    values: Array = _half(blocks, 0) * _floats(blocks[:, 2:].view(np.int8))
+    return values
 
 
 def _q6_k(blocks: Array) -> Array:
@@ -204,12 +194,6 @@ def _floats(values: Array) -> Array:
     return result
 
 
-# The signed bytes q of quantizations whose blocks begin with a half d, w = d * q.
-SIGNED_BYTES: dict[str, Callable[[Array], Array]] = {
-    "Q5_0": _q5_0,
-    "Q8_0": _q8_0,
-    "IQ4_NL": _iq4_nl,
-}
 _READERS: dict[str, Callable[[Array], Array]] = {
     "F32": _f32,
     "F16": _f16,
@@ -219,8 +203,11 @@ _READERS: dict[str, Callable[[Array], Array]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q4_K": _q4_k,
+    "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "Q8_0": _q8_0,
+    "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
 }

@@ -59,10 +59,12 @@ class ShardJobs:
 
 @dataclass(frozen=True)
 class _Span:
-    """Where a GGUF tensor goes: its first block within its weight."""
+    """Where bytes of a file go: a number of blocks of ``weight``, from ``first_block`` on."""
 
-    info: TensorInfo
     weight: Weight
+    quant: Quant
+    offset: int
+    nbytes: int
     first_block: int
 
 
@@ -70,13 +72,13 @@ def shard_jobs(
     gguf: GGUF, weights: Iterable[Weight], shard_sizes: Sequence[int]
 ) -> list[ShardJobs]:
     """Jobs for every shard, in order; all tensors are complete after the last one."""
-    spans = sorted(_spans(gguf, weights), key=lambda s: s.info.offset)
-    offsets = [span.info.offset for span in spans]
+    spans = sorted(_spans(gguf, weights), key=lambda s: s.offset)
+    offsets = [span.offset for span in spans]
     result, start, first = [], 0, 0
     for size in shard_sizes:
         end = start + size
         # Tensors lie apart, so those of a shard stand together.
-        while first < len(spans) and offsets[first] + spans[first].info.nbytes <= start:
+        while first < len(spans) and offsets[first] + spans[first].nbytes <= start:
             first += 1
         inside = spans[first : bisect_left(offsets, end)]
         jobs = [j for span in inside if (j := _job(span, start, end))]
@@ -89,33 +91,33 @@ def shard_jobs(
 def _spans(gguf: GGUF, weights: Iterable[Weight]) -> Iterable[_Span]:
     for weight in weights:
         first = 0
-        for source in weight.sources:
+        for source, rows in zip(weight.sources, weight.rows, strict=True):
             info = gguf.tensors[source]
-            yield _Span(info, weight, first)
-            first += info.nbytes // quant(info.quant).block_bytes
+            q, row_bytes = quant(info.quant), info.nbytes // info.shape[0]
+            offset, nbytes = info.offset + rows.start * row_bytes, len(rows) * row_bytes
+            yield _Span(weight, q, offset, nbytes, first)
+            first += nbytes // q.block_bytes
 
 
 def _blocks_before(span: _Span, position: int) -> int:
-    """Whole blocks of the tensor that end at or before a file position."""
-    block_bytes = quant(span.info.quant).block_bytes
-    inside = min(max(position - span.info.offset, 0), span.info.nbytes)
-    return inside // block_bytes
+    """Whole blocks of the span that end at or before a file position."""
+    inside = min(max(position - span.offset, 0), span.nbytes)
+    return inside // span.quant.block_bytes
 
 
 def _job(span: _Span, start: int, end: int) -> Job | None:
     """The blocks that are complete with this shard and were not before."""
-    q = quant(span.info.quant)
     first, last = _blocks_before(span, start), _blocks_before(span, end)
     if first == last:
         return None
-    source = CARRY + span.info.offset + first * q.block_bytes - start
-    return Job(span.weight, q, source, span.first_block + first, last - first)
+    source = CARRY + span.offset + first * span.quant.block_bytes - start
+    return Job(span.weight, span.quant, source, span.first_block + first, last - first)
 
 
 def _cut(span: _Span, end: int) -> bool:
-    """Whether a shard border at ``end`` cuts a block of the tensor."""
-    inside = end - span.info.offset
-    return 0 < inside < span.info.nbytes and inside % quant(span.info.quant).block_bytes != 0
+    """Whether a shard border at ``end`` cuts a block of the span."""
+    inside = end - span.offset
+    return 0 < inside < span.nbytes and inside % span.quant.block_bytes != 0
 
 
 def repack_kernels() -> dict[str, Shader]:

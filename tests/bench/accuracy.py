@@ -52,13 +52,17 @@ class Weights:
     def array(self, weight: Weight) -> np.ndarray:
         """The values of a weight, its sources stacked."""
         if weight.name not in self._held:
-            parts = [self._source(name) for name in weight.sources]
-            self._held[weight.name] = np.concatenate(parts).reshape(weight.shape)
+            parts = [
+                self._source(name)[rows.start : rows.stop]
+                for name, rows in zip(weight.sources, weight.rows, strict=True)
+            ]
+            self._held[weight.name] = np.concatenate(parts)
         return self._held[weight.name]
 
     def _source(self, name: str) -> np.ndarray:
         info = self._gguf.tensors[name]
-        return dequantize(info.quant, self._data[info.offset : info.offset + info.nbytes])
+        data = self._data[info.offset : info.offset + info.nbytes]
+        return dequantize(info.quant, data).reshape(info.shape)
 
 
 def record(

@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.golden]
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
-@pytest.mark.parametrize("name", ["tiny_qwen2", "tiny_llama3", "tiny_qwen3"])
+@pytest.mark.parametrize(
+    "name", ["tiny_qwen2", "tiny_llama3", "tiny_qwen3", "tiny_gemma3", "tiny_phi3"]
+)
 def test_a_chat_equals_the_oracle(
     name: str, device: str, tmp_path: Path, plain_chromium: Any, gpu_chromium: Any
 ) -> None:

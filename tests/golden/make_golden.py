@@ -3,7 +3,9 @@
 Nothing of the engine is used here. See README.md beside this file for the exact commands.
 
     python make_golden.py tiny
+    python make_golden.py logits
     python make_golden.py smollm2 PATH/TO/SmolLM2-135M-Instruct.Q4_1.gguf
+    python make_golden.py gemma3 PATH/TO/gemma-3-270m-q4_k_m.gguf
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +62,33 @@ TINY_PROMPTS: dict[str, list[Prompt]] = {
         {"name": "37 tokens", "random": [37, 192]},
         {"name": "130 tokens", "random": [130, 149]},
     ],
+    "tiny_gemma3": [
+        {"name": "numbers", "user": "How do you find the numbers of the country?"},
+        {"name": "one token", "random": [1, 365]},
+        {"name": "37 tokens", "random": [37, 307]},
+        {"name": "130 tokens", "random": [130, 58]},
+    ],
+    "tiny_phi3": [
+        {"name": "bell", "user": "Where is the bell of the country?"},
+        {"name": "one token", "random": [1, 114]},
+        {"name": "37 tokens", "random": [37, 103]},
+        {"name": "130 tokens", "random": [130, 193]},
+    ],
 }
-FIRST_ORDINARY, TINY_VOCAB = 3, 600
+FIRST_ORDINARY, TINY_VOCAB = 3, 600  # between which random ids lie
+# A prompt longer than two blocks of the KV cache and than any window, and where its logits count.
+LOGITS_PROMPT, LOGITS_AT = [44, 5], (17, 43)
+LOGITS_OF = [*make_tiny.MODELS, "tiny_phi3 short"]
+
+GEMMA3_STEPS = 24
+# The model is not tuned for chats; the last text is longer than its window of 512.
+GEMMA3_TEXTS = {
+    "capital": "The capital of France is",
+    "code": "def fibonacci(n):\n    if n < 2:\n        return n\n",
+    "accents": "Le café près de l'église est fermé, donc nous",
+    "chinese": "今天的天气很好，我们去海边看船。🙂",
+    "list": "Shopping list:\n\n\n- 12 eggs\n-\t\tbutter\n- <b>milk</b>\n",
+}
 
 SMOLLM2_STEPS = 48
 LONG_QUESTION = (
@@ -108,18 +136,49 @@ PASSAGE = (
 )
 
 
-class Oracle:
-    """A GGUF model in `transformers`, float32 on the CPU, with its tokenizer."""
+def complete(config: Any, name: str) -> None:
+    """Tells a configuration what transformers' GGUF loader does not read."""
+    match name:
+        case "tiny_llama3":
+            # It leaves rope_freqs out, and has its own formula for them.
+            config.rope_parameters |= {"rope_type": "llama3", **make_tiny.LLAMA3_ROPE}
+        case "tiny_qwen3":
+            config.head_dim = make_tiny.QWEN3.head_dim
+        case "tiny_gemma3":
+            family, scale = make_tiny.GEMMA3, make_tiny.GLOBAL_SCALE
+            config.query_pre_attn_scalar = family.head_dim
+            config.rope_parameters = {
+                "full_attention": {
+                    "rope_type": "linear",
+                    "factor": scale,
+                    "rope_theta": family.rope_base,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            }
+        case "tiny_phi3" | "tiny_phi3 short":
+            family, rope = make_tiny.PHI3, dict(make_tiny.LONGROPE)
+            kind = "short_factor" if name.endswith("short") else "long_factor"
+            # transformers goes from short to long factors in the middle of a text; here one kind
+            # serves from the first token on, as in llama.cpp.
+            rope["short_factor"] = rope["long_factor"] = rope[kind]
+            config.sliding_window, config.pad_token_id = family.window, None
+            config.rope_parameters = {
+                "rope_type": "longrope",
+                "rope_theta": family.rope_base,
+                "partial_rotary_factor": family.rotary / family.head_dim,
+                **rope,
+            }
 
-    def __init__(self, path: Path) -> None:
+
+class Oracle:
+    """A GGUF model in `transformers`, float32 on the CPU, with its tokenizer. ``name`` says what
+    is to be told to its configuration."""
+
+    def __init__(self, path: Path, name: str = "") -> None:
         where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
         self.path = path
         config = AutoConfig.from_pretrained(**where)
-        if path.stem == "tiny_llama3":
-            # transformers' GGUF loader leaves rope_freqs out: it has its own formula for them.
-            config.rope_parameters |= {"rope_type": "llama3", **make_tiny.LLAMA3_ROPE}
-        if path.stem == "tiny_qwen3":
-            config.head_dim = make_tiny.QWEN3.head_dim  # not read from attention.key_length
+        complete(config, name or path.stem)
         self.model = AutoModelForCausalLM.from_pretrained(
             **where, config=config, dtype=torch.float32
         ).eval()
@@ -139,8 +198,12 @@ class Oracle:
         names = {
             "token_embd.weight": "model.embed_tokens.weight",
             "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
-            "blk.2.attn_v.weight": "model.layers.2.self_attn.v_proj.weight",
         }
+        if self.model.config.model_type == "phi3":
+            names["blk.2.attn_qkv.weight"] = "model.layers.2.self_attn.qkv_proj.weight"
+            names["blk.1.ffn_up.weight"] = "model.layers.1.mlp.gate_up_proj.weight"
+        else:
+            names["blk.2.attn_v.weight"] = "model.layers.2.self_attn.v_proj.weight"
         if self.model.config.model_type == "qwen2":
             for part in "qkv":  # the biases too, and Q and K in the order of the file
                 attention = f"model.layers.1.self_attn.{part}_proj"
@@ -158,6 +221,9 @@ class Oracle:
 
     def encode(self, text: str) -> list[int]:
         """Token ids; control tokens in the text are recognised."""
+        if self.model.config.model_type == "phi3":
+            # Its tokenizer takes white space behind these tokens away; GGUF does not say so.
+            text = re.sub(r"(<\|(user|assistant|end)\|>)\s+", r"\1", text)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def chat(self, messages: list[dict[str, str]]) -> str:
@@ -205,8 +271,7 @@ def record(oracle: Oracle, prompt: Prompt, steps: int, stop: set[int]) -> Prompt
     """One prompt with what the model makes of it."""
     entry: Prompt = {"name": prompt["name"]}
     if "random" in prompt:
-        rng = np.random.default_rng(prompt["random"])
-        ids = rng.integers(FIRST_ORDINARY, TINY_VOCAB, prompt["random"][0]).tolist()
+        ids = random_ids(*prompt["random"])
     else:
         entry["messages"] = prompt.get(
             "messages", [{"role": "user", "content": prompt.get("user")}]
@@ -231,15 +296,26 @@ def record(oracle: Oracle, prompt: Prompt, steps: int, stop: set[int]) -> Prompt
     return entry
 
 
+def made_with() -> dict[str, str]:
+    """Versions of the packages that count."""
+    return {m.__name__: m.__version__ for m in (torch, transformers, tokenizers, np)}
+
+
+def random_ids(count: int, seed: int) -> list[int]:
+    """Random ids of a tiny model."""
+    ids: list[int] = (
+        np.random.default_rng([count, seed]).integers(FIRST_ORDINARY, TINY_VOCAB, count).tolist()
+    )
+    return ids
+
+
 def golden(path: Path, prompts: list[Prompt], steps: int, stop: set[int]) -> dict[str, Any]:
     """The whole golden document of one model."""
     oracle = Oracle(path)
     return {
         "model": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "made_with": {
-            module.__name__: module.__version__ for module in (torch, transformers, tokenizers, np)
-        },
+        "made_with": made_with(),
         "stop_ids": sorted(stop),
         "prompts": [record(oracle, prompt, steps, stop) for prompt in prompts],
         "passage": oracle.likelihood(PASSAGE if stop else PASSAGE[:420]),
@@ -261,6 +337,10 @@ def save(name: str, document: dict[str, Any]) -> None:
         return json.dumps(value, ensure_ascii=False)
 
     (HERE / f"{name}.json").write_text(lines(document) + "\n", encoding="utf-8")
+
+
+def report(name: str, document: dict[str, Any]) -> None:
+    """What is in a golden document, in short."""
     for prompt in document["prompts"]:
         print(
             name,
@@ -280,17 +360,53 @@ def save(name: str, document: dict[str, Any]) -> None:
     )
 
 
+def logits() -> dict[str, Any]:
+    """All logits at LOGITS_AT of a random prompt, by model."""
+    count, seed = LOGITS_PROMPT
+    ids = random_ids(count, seed)
+    found = {}
+    for name in LOGITS_OF:
+        values = Oracle(HERE / f"{name.split()[0]}.gguf", name).logits(ids)[list(LOGITS_AT)]
+        found[name] = [[round(float(value), 4) for value in row] for row in values]
+    return {"ids": ids, "at": LOGITS_AT, "logits": found}
+
+
+def gemma3(path: Path) -> dict[str, Any]:
+    """Greedy ids after texts, for Gemma 3 270M."""
+    oracle, bos = Oracle(path), 2
+    texts = {**GEMMA3_TEXTS, "passage": PASSAGE + "\n\n" + LONG_QUESTION + "\n\n" + PASSAGE[:700]}
+    prompts = []
+    for name, text in texts.items():
+        ids = [bos, *oracle.encode(text)]
+        greedy, margins = oracle.greedy(ids, GEMMA3_STEPS, {1})
+        prompts.append({"name": name, "text": text, "prompt_ids": ids})
+        prompts[-1] |= {"ids": greedy, "margins": margins}
+        print(name, len(ids), min(margins), repr(oracle.tokenizer.decode(greedy)))
+    return {"model": path.name, "made_with": made_with(), "prompts": prompts}
+
+
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("which", choices=["tiny", "smollm2"])
-    parser.add_argument("path", nargs="?", type=Path, help="the SmolLM2 GGUF")
+    parser.add_argument("which", choices=["tiny", "logits", "smollm2", "gemma3"])
+    parser.add_argument(
+        "path", nargs="?", type=Path, help="the GGUF; or the tiny model, if not all"
+    )
     arguments = parser.parse_args()
     if arguments.which == "tiny":
         for name, prompts in TINY_PROMPTS.items():
-            save(name, golden(HERE / f"{name}.gguf", prompts, TINY_STEPS, stop=set()))
+            if arguments.path in (None, Path(name)):
+                document = golden(HERE / f"{name}.gguf", prompts, TINY_STEPS, stop=set())
+                save(name, document)
+                report(name, document)
+    elif arguments.which == "logits":
+        save("logits", logits())
+    elif arguments.which == "gemma3":
+        save("gemma3_270m", gemma3(arguments.path))
     else:
-        save("smollm2", golden(arguments.path, SMOLLM2_PROMPTS, SMOLLM2_STEPS, stop={2}))
+        document = golden(arguments.path, SMOLLM2_PROMPTS, SMOLLM2_STEPS, stop={2})
+        save("smollm2", document)
+        report("smollm2", document)
 
 
 if __name__ == "__main__":

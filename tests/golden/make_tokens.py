@@ -4,7 +4,7 @@ llama.cpp (the package `xllamacpp`) has its own vocabulary reader, pre-tokenizer
 its ids check ours independently; transformers reads GGUF vocabularies by patterns of its own.
 See README.md beside this file for the exact commands.
 
-    python make_tokens.py PATH/TO/SmolLM2-135M-Instruct.Q4_1.gguf
+    python make_tokens.py PATH/TO/SmolLM2-135M-Instruct.Q4_1.gguf PATH/TO/gemma-3-270m-q4_k_m.gguf
 """
 
 from __future__ import annotations
@@ -129,6 +129,14 @@ PIECE_TEXTS = [
     "\u2581a \u2581 b\u2581\u2581c",
     "<0x41><0x0A> <unk> </ s> </s",
     "   leading\n   and   more",
+]
+# Tokens that Gemma has of its own: turns, runs of line ends, tabs and spaces, tags.
+GEMMA_TEXTS = [
+    "<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n",
+    "a\n\n\nb\t\t\tc    d  e",
+    "<b>bold</b><h1>x</h1><unused7>",
+    "<bos>x<eos> <pad>",
+    "[multimodal] <start_of_image>",
 ]
 
 
@@ -362,3 +370,6 @@ if __name__ == "__main__":
     save("tokens_smollm2", [[text, server.encode(text)] for text in TEXTS])
     save("tokens_kinds", kinds())
     save("tokens_pieces", pieces())
+    server = Server(Path(sys.argv[2]))
+    texts = [*TEXTS, *PIECE_TEXTS, *GEMMA_TEXTS]
+    save("tokens_gemma3", [[text, server.encode(text)] for text in texts])

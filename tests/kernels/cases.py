@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine.plan import PlanBuilder, Tensor, Traits, Weight
-from engine.weights.quants import make_weight
+from engine.weights.quants import QUANTS, make_weight
 
 # The devices whose kernels are tested. SwiftShader has subgroups of 4 lanes, so the subgroup
 # variants run here with teams of 4.
@@ -19,6 +19,22 @@ DEVICES = {
     "subgroup": Traits("webgpu", "subgroup", subgroup=4),
 }
 
+# Where the halves of a file block begin.
+HALVES: dict[str, tuple[int, ...]] = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q4_K": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "Q8_0": (0,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+}
+
 
 def numbers(seed: int, *shape: int) -> np.ndarray:
     """Normal numbers with a few outliers of 30 times the size, as activations have them."""
@@ -28,6 +44,16 @@ def numbers(seed: int, *shape: int) -> np.ndarray:
     return np.where(outliers, values * 30, values).astype(np.float32)
 
 
+def random_blocks(kind: str, count: int, scales: np.ndarray) -> bytes:
+    """``count`` file blocks of random bytes, but for their halves, drawn from ``scales``."""
+    rng = np.random.default_rng(count)
+    blocks = rng.integers(0, 256, (count, QUANTS[kind].block_bytes), np.uint8)
+    for start in HALVES[kind]:
+        halves = rng.choice(scales, (count, 1)).astype(np.float16)
+        blocks[:, start : start + 2] = halves.view(np.uint8)
+    return blocks.tobytes()
+
+
 def state(name: str, *shape: int, dtype: str = "f32") -> Tensor:
     """An input of a plan."""
     return Tensor(name, shape, dtype, "state")  # type: ignore[arg-type]
@@ -35,7 +61,7 @@ def state(name: str, *shape: int, dtype: str = "f32") -> Tensor:
 
 def weight(name: str, *shape: int, quant: str = "F32") -> Weight:
     """A weight in a GGUF tensor of the same name."""
-    return make_weight(name, shape, quant, (name,))
+    return make_weight(name, shape[1:], quant, {name: shape[0]})
 
 
 def builder(device: str, tokens: int = 1) -> PlanBuilder:

@@ -17,23 +17,9 @@ from engine.plan import Plan, Tensor, Weight
 from engine.weights.gguf import GGUF, TensorInfo
 from engine.weights.loading import repack_kernels, shard_jobs
 from engine.weights.quants import QUANTS
+from tests.kernels.cases import random_blocks
 
 ALIGN = 32
-# Where the halves of a file block begin.
-HALVES: dict[str, tuple[int, ...]] = {
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q4_0": (0,),
-    "Q4_1": (0, 2),
-    "Q4_K": (0, 2),
-    "Q5_0": (0,),
-    "Q5_1": (0, 2),
-    "Q5_K": (0, 2),
-    "Q6_K": (208,),
-    "Q8_0": (0,),
-    "IQ4_NL": (0,),
-    "IQ4_XS": (0,),
-}
 
 
 @dataclass
@@ -65,7 +51,10 @@ class Case:
     def reference(self) -> dict[str, np.ndarray]:
         """All tensors after running the references, by name."""
         held: dict[str, Any] = {}
-        files = {name: oracle(kind, raw) for name, (kind, raw) in self.quantized().items()}
+        files = {
+            name: oracle(kind, raw).reshape(self.weights[name].shape)
+            for name, (kind, raw) in self.quantized().items()
+        }
         for call in self.plan.calls:
             for tensor in call.args.values():
                 if tensor.name not in held:
@@ -75,7 +64,7 @@ class Case:
 
     def _initial(self, tensor: Tensor, files: Mapping[str, np.ndarray]) -> np.ndarray:
         if isinstance(tensor, Weight):
-            return np.concatenate([files[s] for s in tensor.sources]).reshape(tensor.shape)
+            return _stacked(tensor, files)
         if tensor == STEP:
             return np.frombuffer(self.step.pack(), np.uint32).copy()
         if tensor.name in self.arrays:
@@ -83,6 +72,12 @@ class Case:
         return np.zeros(
             tensor.shape, {"u32": np.uint32, "f16": np.float16}.get(tensor.dtype, np.float32)
         )
+
+
+def _stacked(weight: Weight, files: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The rows of a weight, taken of its sources."""
+    taken = zip(weight.sources, weight.rows, strict=True)
+    return np.concatenate([files[s][rows.start : rows.stop] for s, rows in taken])
 
 
 def quantize(values: np.ndarray, kind: str) -> bytes:
@@ -102,16 +97,6 @@ def oracle(kind: str, raw: bytes) -> np.ndarray:
     kind_id = gguf_oracle.GGMLQuantizationType[kind]
     blocks = np.frombuffer(raw, np.uint8).reshape(-1, QUANTS[kind].block_bytes)
     return gguf_oracle.dequantize(blocks, kind_id).ravel()
-
-
-def random_blocks(kind: str, count: int, scales: np.ndarray) -> bytes:
-    """``count`` file blocks of random bytes, but for their halves, drawn from ``scales``."""
-    rng = np.random.default_rng(count)
-    blocks = rng.integers(0, 256, (count, QUANTS[kind].block_bytes), np.uint8)
-    for start in HALVES[kind]:
-        halves = rng.choice(scales, (count, 1)).astype(np.float16)
-        blocks[:, start : start + 2] = halves.view(np.uint8)
-    return blocks.tobytes()
 
 
 def file_of(

@@ -11,18 +11,19 @@ import numpy as np
 
 from engine import ops
 from engine.backends.cpu import CpuDevice
+from engine.backends.native import QUANTS as KINDS
 from engine.backends.native import Native, open_native
-from engine.ops.attention import KVLayout
+from engine.ops.attention import KVLayout, Reach
+from engine.ops.gate import gate
 from engine.ops.linear import Norm
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
 from engine.selftest import passes
-from engine.weights.dequantize import as_q8_0, dequantize
+from engine.weights.dequantize import dequantize
 from engine.weights.quants import QUANTS, block_bytes
 from tests.growing import GrowingInRuns
-from tests.kernels.cases import numbers, rows, state, weight
+from tests.kernels.cases import numbers, random_blocks, rows, state, weight
 
-KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q5_0", "IQ4_NL")
 # (tokens of the step, capacity of the plan, K, N): odd sizes, one row, one token, tile borders.
 SHAPES = [
     (1, 1, 32, 1),
@@ -36,19 +37,24 @@ SHAPES = [
 ]
 # f32 sums in another order; and where activations are rounded to 16 bits per block of 32.
 TOLERANCE, ROUNDED = 2e-6, 2e-4
-HEADS = [(9, 3, 64, False), (4, 4, 24, True), (14, 2, 16, True), (2, 1, 8, False)]
+# Query heads, KV heads, elements of a head, of these the rotated ones, whether as halves.
+HEADS = [
+    *((9, 3, 64, 0, False), (4, 4, 24, 0, True), (14, 2, 16, 0, True), (2, 1, 8, 0, False)),
+    *((4, 1, 256, 0, True), (2, 2, 24, 12, True), (2, 2, 24, 12, False)),
+]
 
 
-def blocks(kind: str, nbytes: int) -> np.ndarray:
-    """Any file blocks, (nbytes,) u8, with scales around 0.01 of either sign; some are subnormal."""
-    rng = np.random.default_rng(nbytes)
-    count = nbytes // QUANTS[kind].block_bytes
-    raw = rng.integers(0, 256, (count, QUANTS[kind].block_bytes), np.uint8)
-    for start in (0, 2) if kind == "Q4_1" else (0,):
-        scales = (rng.standard_normal((count, 1)) * 0.01).astype(np.float16)
-        scales[::17] = np.float16(3e-6)
-        raw[:, start : start + 2] = scales.view(np.uint8)
-    return raw.reshape(-1)
+def blocks(kind: str, nbytes: int) -> bytes:
+    """Any file blocks, with scales around 0.01 of either sign; some are subnormal."""
+    scales = np.random.default_rng(nbytes).standard_normal(64) * 0.01
+    scales[::17] = 3e-6
+    return random_blocks(kind, nbytes // QUANTS[kind].block_bytes, scales)
+
+
+def whole(kind: str, k: int) -> int:
+    """A row length of at least ``k`` in whole blocks."""
+    size = QUANTS[kind].block_size
+    return -(-k // size) * size
 
 
 def exact(seed: int, m: int, k: int) -> np.ndarray:
@@ -72,12 +78,13 @@ class Case:
     tokens: int = 1
     position: int = 0
     tolerance: float = TOLERANCE
+    limit: int = 1 << 30  # bytes of a matrix, else it is divided
 
     def error(self, native: Native) -> float:
         """The largest difference between kernels and references over all that the calls write,
         relative to the largest value; infinite if a call has no kernel or a number is not finite.
         """
-        b = PlanBuilder("case", Traits("cpu"), self.capacity)
+        b = PlanBuilder("case", Traits("cpu", max_binding_bytes=self.limit), self.capacity)
         self.build(b)
         step = StepRecord(self.position, self.tokens).pack()
         held: dict[str, Any] = {STEP.name: np.frombuffer(step, np.uint32)}
@@ -89,7 +96,7 @@ class Case:
             if tensor.name not in held:
                 held[tensor.name] = self._initial(tensor, native)
             want[arg] = got[arg] = held[tensor.name]
-            if isinstance(tensor, Weight) and native.kept_as(tensor):
+            if isinstance(tensor, Weight) and native.takes_blocks(tensor):
                 want[arg] = dequantize(tensor.quant, _file(tensor)).reshape(tensor.shape)
         got |= {arg: got[arg].copy() for arg in call.writes}
         run = native.bind(call, got)
@@ -103,16 +110,15 @@ class Case:
         if tensor.name in self.inputs:
             return self.inputs[tensor.name].copy()
         if isinstance(tensor, Weight):
-            if native.kept_as(tensor):
-                raw = _file(tensor)
-                same = native.kept_as(tensor) == tensor.quant
-                return raw if same else as_q8_0(tensor.quant, raw)
+            if native.takes_blocks(tensor):
+                return _file(tensor)
             return numbers(len(tensor.name), *tensor.shape)
         return np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
 
 
 def _file(weight: Weight) -> np.ndarray:
-    return blocks(weight.quant, block_bytes(weight.quant, weight.shape))
+    raw = blocks(weight.quant, block_bytes(weight.quant, weight.shape))
+    return np.frombuffer(raw, np.uint8)
 
 
 def _difference(got: np.ndarray, want: np.ndarray) -> float:
@@ -126,7 +132,8 @@ def _difference(got: np.ndarray, want: np.ndarray) -> float:
 def cases() -> Iterator[Case]:
     """All cases."""
     for kind in KINDS:
-        for tokens, capacity, k, n in SHAPES:
+        for tokens, capacity, least, n in SHAPES:
+            k = whole(kind, least)
             yield Case(
                 f"linear {kind} {n}x{k}, {tokens} of {capacity} tokens",
                 lambda b, k=k, n=n, c=capacity, kind=kind: ops.linear(
@@ -139,19 +146,24 @@ def cases() -> Iterator[Case]:
         for tokens in (1, 6):
             yield fused(kind, tokens)
             yield stacked(kind, tokens)
-            yield Case(
-                f"gated {kind}, {tokens} tokens",
-                lambda b, m=tokens, kind=kind: ops.gated_linear(
-                    b, state("x", m, 64), weight("w", 52, 64, quant=kind)
-                ),
-                {"x": exact(1, tokens, 64) * 30},  # beyond where e^x overflows
-                tokens,
-                tokens,
-            )
+            k = whole(kind, 64)
+            for act in ("silu", "gelu"):
+                yield Case(
+                    f"{act}-gated {kind}, {tokens} tokens",
+                    lambda b, m=tokens, k=k, kind=kind, act=act: ops.gated_linear(
+                        b, state("x", m, k), weight("w", 52, k, quant=kind), act=act
+                    ),
+                    {"x": exact(1, tokens, k) * 30},  # beyond where e^x overflows
+                    tokens,
+                    tokens,
+                )
         yield Case(
             f"embed {kind}",
             lambda b, kind=kind: ops.embed(
-                b, state("tokens", 61, dtype="u32"), weight("w", 61, 96, quant=kind)
+                b,
+                state("tokens", 61, dtype="u32"),
+                weight("w", 61, whole(kind, 96), quant=kind),
+                25.5,
             ),
             {"tokens": np.random.default_rng(0).permutation(61).astype(np.uint32)},
             61,
@@ -162,56 +174,113 @@ def cases() -> Iterator[Case]:
         lambda b: ops.linear(b, state("x", 1, 64), weight("w", 8, 64, quant="Q4_1")),
         {"x": np.zeros((1, 64), np.float32)},
     )
-    for q_heads, kv_heads, dim, halves in HEADS:
+    yield from pieces()
+    for tokens, added in ((1, True), (7, True), (7, False)):
+        yield norm(tokens, added)
+        yield Case(
+            f"gate, {tokens} tokens",
+            lambda b, m=tokens, act="gelu" if added else "silu": gate(b, state("x", m, 74), act),
+            {"x": numbers(1, tokens, 74)},
+            tokens,
+            tokens,
+        )
+    for q_heads, kv_heads, dim, rotary, halves in HEADS:
         for tokens, position in ((1, 0), (1, 100), (7, 0), (7, 43)):
-            kv = KVLayout(8, 128, q_heads, kv_heads, dim, dim**-0.5, halves)
-            yield attention(kv, tokens, position)
+            kv = KVLayout(8, 128, q_heads, kv_heads, dim, dim**-0.5, halves, rotary)
+            for window in (0, 1, 20, 32):
+                yield attention(kv, tokens, position, window)
 
 
 def fused(kind: str, tokens: int) -> Case:
     """Norm, bias and residual around a linear layer."""
+    k = whole(kind, 96)
 
     def build(b: PlanBuilder) -> None:
-        x, residual = state("x", tokens, 96), state("residual", tokens, 41)
-        norm, w = Norm(weight("gain", 96), 1e-5), weight("w", 41, 96, quant=kind)
+        x, residual = state("x", tokens, k), state("residual", tokens, 41)
+        norm, w = Norm(weight("gain", k), 1e-5), weight("w", 41, k, quant=kind)
         ops.linear(b, x, w, norm=norm, bias=weight("bias", 41), residual=residual)
 
-    inputs = {"x": numbers(1, tokens, 96), "residual": numbers(2, tokens, 41)}
+    inputs = {"x": numbers(1, tokens, k), "residual": numbers(2, tokens, 41)}
     name = f"fused {kind}, {tokens} tokens"
     return Case(name, build, inputs, tokens, tokens, tolerance=ROUNDED)
 
 
 def stacked(kind: str, tokens: int) -> Case:
     """Two matrices, quantized differently, that write their parts of the same rows."""
+    other = next(k for k in KINDS if k != kind)
+    k = whole(kind, 96)
 
     def build(b: PlanBuilder) -> None:
-        x, residual = state("x", tokens, 96), state("residual", tokens, 44)
-        other = next(k for k in KINDS if k != kind)
-        w = (weight("w", 41, 96, quant=kind), weight("v", 3, 96, quant=other))
+        x, residual = state("x", tokens, k), state("residual", tokens, 44)
+        w = (weight("w", 41, k, quant=kind), weight("v", 3, k, quant=other))
         ops.linear(b, x, w, bias=weight("bias", 44), residual=residual)
 
-    inputs = {"x": exact(1, tokens, 96), "residual": numbers(2, tokens, 44)}
+    inputs = {"x": exact(1, tokens, k), "residual": numbers(2, tokens, 44)}
     return Case(f"stacked {kind}, {tokens} tokens", build, inputs, tokens, tokens)
 
 
-def attention(kv: KVLayout, tokens: int, position: int) -> Case:
-    """Attention over a scattered block table; what lies behind the sequence is not a number."""
+def norm(tokens: int, added: bool) -> Case:
+    """A norm on its own, added to a residual or not."""
+
+    def build(b: PlanBuilder) -> None:
+        residual = state("residual", 8, 96) if added else None
+        ops.rmsnorm(b, state("x", 8, 96), weight("gain", 96), 1e-5, residual)
+
+    inputs = {"x": rows(numbers(1, tokens, 96), 8), "residual": rows(numbers(2, tokens, 96), 8)}
+    return Case(f"norm, {tokens} tokens, {added}", build, inputs, 8, tokens)
+
+
+def pieces() -> Iterator[Case]:
+    """Matrices larger than a device takes at once, in two or three pieces."""
+    ids = {"tokens": np.random.default_rng(0).permutation(70).astype(np.uint32)}
+    x, limit = {"x": exact(1, 6, 64)}, 32 * 64
+    yield Case(
+        "embed in pieces",
+        lambda b: ops.embed(b, state("tokens", 70, dtype="u32"), weight("w", 70, 64, quant="Q8_0")),
+        *(ids, 70, 70),
+        limit=limit,
+    )
+    yield Case(
+        "linear in pieces",
+        lambda b: ops.linear(b, state("x", 6, 64), weight("w", 70, 64, quant="Q8_0")),
+        *(x, 6, 6),
+        limit=limit,
+    )
+    yield Case(
+        "gated in pieces",
+        lambda b: ops.gated_linear(b, state("x", 6, 64), weight("w", 2 * 41, 64, quant="Q4_0")),
+        *(x, 6, 6),
+        limit=limit,
+    )
+
+
+def attention(kv: KVLayout, tokens: int, position: int, window: int) -> Case:
+    """Attention over a scattered block table; what lies behind the sequence, or before any window,
+    is not a number."""
     qkv = numbers(1, tokens, (kv.q_heads + 2 * kv.kv_heads) * kv.head_dim)
     table = np.random.default_rng(2).permutation(kv.max_blocks).astype(np.uint32)
-    inputs = {"qkv": qkv, kv.block_table.name: table, kv.rope.name: numbers(3, *kv.rope.shape)}
+    inputs = {"qkv": qkv, kv.block_table.name: table, "own": turns(kv)}
     for which in "kv":
         pool = np.full(kv.pool(which, 0).shape, np.nan, np.float32)
-        for i in range(position):
+        for i in range(max(0, position + 1 - window) if window else 0, position):
             pool[table[i // 16], :, i % 16] = numbers(i, kv.kv_heads, kv.head_dim)
         inputs[kv.pool(which, 0).name] = pool
     return Case(
-        f"attention of {kv.q_heads}/{kv.kv_heads} heads of {kv.head_dim}, {tokens} at {position}",
-        lambda b: ops.attention(b, state("qkv", *qkv.shape), kv, 0),
+        f"attention of {kv.q_heads}/{kv.kv_heads} heads of {kv.head_dim}, {kv.rotary} rotated, as"
+        f" halves {kv.halves}, {tokens} at {position}, window {window}",
+        lambda b: ops.attention(b, state("qkv", *qkv.shape), kv, 0, Reach(window, "own")),
         inputs,
         tokens,
         tokens,
         position,
     )
+
+
+def turns(kv: KVLayout) -> np.ndarray:
+    """Any numbers as cosines and sines; 1 and 0 where nothing is rotated."""
+    table = numbers(3, *kv.rope().shape)
+    table[:, kv.rotated // 2 :] = (1, 0)
+    return table
 
 
 async def main() -> str:

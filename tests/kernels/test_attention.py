@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ops.attention import KV_BLOCK, KVLayout
+from engine.ops.attention import KV_BLOCK, KVLayout, Reach, attend, rotate
 from engine.ops.state import StepRecord
 from engine.plan import Tensor
 from tests.kernels.cases import assert_close, builder, numbers, rows, state
@@ -23,22 +23,31 @@ SHAPES = {
     "odd": (2, 1, 24),
     "phi": (2, 2, 96),
     "crowd": (40, 1, 16),
+    "gemma": (4, 1, 256),
 }
 
 
-def rope(context: int, head_dim: int) -> np.ndarray:
-    half = head_dim // 2
-    angles = np.arange(context)[:, None] * 10000.0 ** (-np.arange(half) / half)
+def rope(context: int, head_dim: int, rotary: int = 0) -> np.ndarray:
+    half = (rotary or head_dim) // 2
+    angles = np.zeros((context, head_dim // 2))
+    angles[:, :half] = np.arange(context)[:, None] * 10000.0 ** (-np.arange(half) / half)
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
 
 
 def case_of(
-    device: str, kv: KVLayout, position: int, tokens: int, capacity: int, table: np.ndarray
+    device: str,
+    kv: KVLayout,
+    position: int,
+    tokens: int,
+    capacity: int,
+    table: np.ndarray,
+    window: int = 0,
 ) -> tuple[Case, Tensor]:
-    """A step of ``tokens`` at ``position`` over a history of random keys and values."""
+    """A step of ``tokens`` at ``position`` over a history of random keys and values; what no token
+    of it sees is not a number."""
     b = builder(device, capacity)
     width = (kv.q_heads + 2 * kv.kv_heads) * kv.head_dim
-    y = ops.attention(b, state("qkv", capacity, width), kv, 0)
+    y = ops.attention(b, state("qkv", capacity, width), kv, 0, Reach(window, "own"))
     history = np.random.default_rng(7)
     shape = (kv.num_blocks, kv.kv_heads, KV_BLOCK, kv.head_dim)
     pools = {}
@@ -50,21 +59,24 @@ def case_of(
         blocks = pools[f"{which}.0"]
         for t in range(position, len(table) * KV_BLOCK):
             blocks[table[t // KV_BLOCK], :, t % KV_BLOCK] = np.nan
+        for t in range(max(0, position + 1 - window) if window else 0):
+            blocks[table[t // KV_BLOCK], :, t % KV_BLOCK] = np.nan
     full_table = np.zeros(kv.max_blocks, np.uint32)
     full_table[: len(table)] = table
     arrays = {
         "qkv": rows(numbers(position + 1, tokens, width), capacity),
-        "rope": rope(kv.context, kv.head_dim),
+        "own": rope(kv.context, kv.head_dim, kv.rotary),
         "block_table": full_table,
         **pools,
     }
     return Case(b.build(), arrays, {}, StepRecord(position, tokens)), y
 
 
-def layout(shape: str, halves: bool, context: int = 400) -> KVLayout:
+def layout(shape: str, halves: bool, context: int = 400, rotary: int = 0) -> KVLayout:
     q_heads, kv_heads, head_dim = SHAPES[shape]
     blocks = math.ceil(context / KV_BLOCK) + 3
-    return KVLayout(blocks, context, q_heads, kv_heads, head_dim, head_dim**-0.5, halves)
+    scale = head_dim**-0.5
+    return KVLayout(blocks, context, q_heads, kv_heads, head_dim, scale, halves, rotary)
 
 
 def scattered(kv: KVLayout, seed: int = 3) -> np.ndarray:
@@ -98,6 +110,90 @@ def test_attention(
             stored = ~np.isnan(want[pool.name])
             assert (np.isnan(values) == ~stored).all(), "a place was written that is no token's"
             assert_close(values[stored], want[pool.name][stored], 1e-3)
+
+
+STEPS = [("plain", 1, 1), ("plain", 19, 24), ("workgroup", 1, 1), ("workgroup", 33, 40)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "window"),
+    [*(("grouped", window) for window in (1, 16, 20, 47, 150)), ("gemma", 20), ("gemma", 200)],
+)
+@pytest.mark.parametrize(
+    ("device", "tokens", "capacity"), [*STEPS, ("subgroup", 33, 40), ("subgroup", 3, 40)]
+)
+def test_a_window(
+    harness: Harness, device: str, tokens: int, capacity: int, shape: str, window: int
+) -> None:
+    """What is before the window of a step's first token is not read at all."""
+    kv = layout(shape, True)
+    for position in (0, 130, 400 - tokens):
+        case, y = case_of(device, kv, position, tokens, capacity, scattered(kv), window)
+        (got,) = harness.run(case, [y])
+        assert_close(got[:tokens], case.reference()[y.name][:tokens], 2e-3)
+
+
+@pytest.mark.parametrize("device", ["workgroup", "subgroup"])
+def test_only_spans_that_a_token_sees_are_joined(harness: Harness, device: str) -> None:
+    """Many tokens, whose windows lie in other spans: those that no workgroup wrote still have what
+    an attention before left there."""
+    kv = layout("grouped", True)
+    case, _ = case_of(device, kv, 130, 120, 120, scattered(kv))
+    b = builder(device, 120)
+    qkv = state("qkv", *case.arrays["qkv"].shape)
+    ops.attention(b, qkv, kv, 0, Reach(0, "own"))
+    y = ops.attention(b, qkv, kv, 0, Reach(20, "own"))
+    case.plan = b.build()
+    (got,) = harness.run(case, [y])
+    assert_close(got, case.reference()[y.name], 2e-3)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize(("device", "tokens", "capacity"), STEPS)
+def test_a_part_of_a_head_is_rotated(
+    harness: Harness, device: str, tokens: int, capacity: int, halves: bool
+) -> None:
+    kv = layout("phi", halves, rotary=72)
+    case, y = case_of(device, kv, 130, tokens, capacity, scattered(kv))
+    got, got_k = harness.run(case, [y, kv.pool("k", 0)])
+    want = case.reference()
+    assert_close(got[:tokens], want[y.name][:tokens], 2e-3)
+    stored = ~np.isnan(want["k.0"])
+    assert_close(got_k[stored], want["k.0"][stored], 1e-3)
+
+
+def test_the_reference_of_a_window() -> None:
+    """Against a mask over all scores, in double precision."""
+    kv = layout("grouped", False)
+    rng = np.random.default_rng(1)
+    pools = {f"{w}_pool": rng.standard_normal(kv.pool(w, 0).shape) for w in "kv"}
+    table = scattered(kv)
+    q = rng.standard_normal((19, kv.q_heads * kv.head_dim))
+    arrays = {"step": [130, 19], "block_table": table, **pools}
+    flat = {
+        name: pool[table].swapaxes(1, 2).reshape(-1, kv.kv_heads, kv.head_dim)
+        for name, pool in pools.items()
+    }
+    for window in (1, 16, 20, 50, 149, 0):
+        got = attend(q.astype(np.float32), arrays, kv, window).reshape(19, kv.q_heads, -1)
+        for i in range(19):
+            seen = slice(max(0, 131 + i - window) if window else 0, 131 + i)
+            for head in range(kv.q_heads):
+                keys, values = (flat[p][seen, head // kv.group] for p in ("k_pool", "v_pool"))
+                scores = keys @ q[i].reshape(kv.q_heads, -1)[head] * kv.scale
+                weights = np.exp(scores - scores.max())
+                assert_close(got[i, head], weights / weights.sum() @ values, 1e-5)
+
+
+def test_the_reference_of_a_part_rotated() -> None:
+    x = np.random.default_rng(2).standard_normal((3, 2, 96)).astype(np.float32)
+    whole, part = layout("phi", True), layout("phi", True, rotary=72)
+    table = rope(3, 96, 72)
+    got = rotate(x, table, part)
+    np.testing.assert_array_equal(got[..., 72:], x[..., 72:])
+    narrow = KVLayout(1, 16, 2, 2, 72, 1.0, True)
+    np.testing.assert_array_equal(got[..., :72], rotate(x[..., :72], table[:, :36], narrow))
+    assert not np.array_equal(got, rotate(x, table, whole))
 
 
 @pytest.mark.parametrize(

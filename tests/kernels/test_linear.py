@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from engine import ops
+from engine.ops.gate import Act
 from engine.ops.linear import Norm, quantize
 from engine.ops.state import StepRecord
+from engine.plan import PlanBuilder
 from engine.weights.quants import QUANTS, make_weight
-from tests.kernels.cases import DEVICES, assert_close, builder, numbers, rows, state, weight
-from tests.kernels.harness import HALVES, Case, Harness
+from tests.kernels.cases import DEVICES, HALVES, assert_close, builder, numbers, rows, state, weight
+from tests.kernels.harness import Case, Harness
 
 BLOCKS_OF_256 = [name for name, q in QUANTS.items() if q.block_size == 256]
 OTHERS = [name for name in QUANTS if name not in BLOCKS_OF_256]
@@ -75,25 +79,52 @@ def test_everything_fused(harness: Harness, device: str, tokens: int) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("tokens", [1, 6])
-def test_gated_linear(harness: Harness, device: str, tokens: int) -> None:
+@pytest.mark.parametrize("act", ["silu", "gelu"])
+def test_gated_linear(harness: Harness, device: str, tokens: int, act: Act) -> None:
     k, f = 64, 26
     b = builder(device, tokens)
-    y = ops.gated_linear(b, state("x", tokens, k), weight("w", 2 * f, k, quant="Q4_1"))
+    y = ops.gated_linear(b, state("x", tokens, k), weight("w", 2 * f, k, quant="Q4_1"), act=act)
     inputs = {"x": numbers(1, tokens, k) * 0.2}
     case = Case(b.build(), inputs, {"w": numbers(2, 2 * f, k) * 0.2}, StepRecord(0, tokens))
     (got,) = harness.run(case, [y])
     assert_close(got, case.reference()[y.name], 1e-5)
 
 
+@pytest.mark.parametrize("device", ["plain", "plain-q16", "workgroup", "workgroup-q16"])
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_a_gate_of_two_quantizations(harness: Harness, device: str, tokens: int) -> None:
+    """Two products and a gate compute what two products of their own do."""
+    k, f = 64, 70
+    b = builder(device, 6)
+    x = state("x", 6, k)
+    w = (weight("g", f, k, quant="Q4_1"), weight("u", f, k, quant="Q8_0"))
+    apart = [ops.linear(b, x, part, into=state(part.name + "x", 6, f)) for part in w]
+    y = ops.gated_linear(b, x, w, act="gelu")
+    inputs = {"x": rows(numbers(1, tokens, k) * 0.2, 6)}
+    weights = {"g": numbers(2, f, k) * 0.2, "u": numbers(3, f, k) * 0.2}
+    case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
+    got, gate, up = (v[:tokens].astype(np.float64) for v in harness.run(case, [y, *apart]))
+    root = np.sqrt(2 / np.pi)
+    want = gate / 2 * (1 + np.tanh(root * (gate + 0.044715 * gate**3))) * up
+    assert_close(got, want, 1e-5)
+    assert_close(case.reference()[y.name][:tokens].astype(np.float64), want, 1e-4)
+
+
+@pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("device", ["plain", "workgroup"])
 @pytest.mark.parametrize(("tokens", "k"), [(1, 32), (5, 576), (3, 2048)])
-def test_rmsnorm(harness: Harness, device: str, tokens: int, k: int) -> None:
+def test_rmsnorm(harness: Harness, device: str, tokens: int, k: int, added: bool) -> None:
     b = builder(device, 8)
-    y = ops.rmsnorm(b, state("x", 8, k), weight("gain", k), 1e-5)
-    inputs = {"x": rows(numbers(1, tokens, k), 8)}
-    case = Case(b.build(), inputs, {"gain": numbers(2, k)}, StepRecord(0, tokens))
+    residual = state("residual", 8, k) if added else None
+    y = ops.rmsnorm(b, state("x", 8, k), weight("gain", k), 1e-5, residual)
+    x, gain, before = numbers(1, tokens, k), numbers(2, k), numbers(3, tokens, k)
+    inputs = {"x": rows(x, 8), "residual": rows(before, 8)}
+    case = Case(b.build(), inputs, {"gain": gain}, StepRecord(0, tokens))
     (got,) = harness.run(case, [y])
-    assert_close(got[:tokens], case.reference()[y.name][:tokens], TOLERANCE)
+    want = x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + 1e-5) * gain
+    want = want + before if added else want
+    assert_close(got[:tokens], want, TOLERANCE)
+    assert_close(case.reference()[y.name][:tokens], want, TOLERANCE)
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -120,7 +151,7 @@ def test_embedding_is_exact(harness: Harness, quant: str) -> None:
     for shard_size in (64, 1000, 4096, 1 << 20):
         b = builder("plain", vocab)
         tokens = state("tokens", vocab, dtype="u32")
-        y = ops.embed(b, tokens, weight("w", vocab, k, quant=quant))
+        y = ops.embed(b, tokens, weight("w", vocab, k, quant=quant), 25.5)
         ids = np.random.default_rng(0).permutation(vocab).astype(np.uint32)
         weights = {"w": numbers(1, vocab, k)}
         case = Case(b.build(), {"tokens": ids}, weights, StepRecord(0, vocab), shard_size)
@@ -146,12 +177,43 @@ def test_scales_of_any_size(harness: Harness, quant: str) -> None:
 
 def test_stacked_weights(harness: Harness) -> None:
     b = builder("plain", 8)
-    w = make_weight("stack", (3 + 5 + 2, 64), "Q8_0", ("q", "k", "v"))
+    w = make_weight("stack", (64,), "Q8_0", {"q": 3, "k": 5, "v": 2})
     y = ops.linear(b, state("x", 8, 64), w)
     weights = {"q": numbers(1, 3, 64), "k": numbers(2, 5, 64), "v": numbers(3, 2, 64)}
     case = Case(b.build(), {"x": numbers(4, 8, 64)}, weights, StepRecord(0, 8), 200)
     (got,) = harness.run(case, [y])
     assert_close(got, case.reference()[y.name], TOLERANCE)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_matrices_larger_than_a_binding(harness: Harness, device: str, tokens: int) -> None:
+    """In pieces of 32 rows, all ops compute what they do on one matrix."""
+    k, n, f = 64, 70, 41
+    outputs = []
+    for limit in (32 * k, 1 << 27):
+        b = PlanBuilder("case", replace(DEVICES[device], max_binding_bytes=limit), tokens)
+        ids = state("tokens", tokens, dtype="u32")
+        w, gate_up = weight("w", n, k, quant="Q8_0"), weight("g", 2 * f, k, quant="Q8_0")
+        bias, residual = weight("bias", n), state("residual", tokens, n)
+        x = ops.embed(b, ids, w)
+        norm = Norm(weight("gain", k), 1e-5)
+        biased, added = state("biased", tokens, n), state("added", tokens, n)
+        ops.linear(b, x, w, norm=norm, bias=bias, into=biased)
+        ops.linear(b, x, w, residual=residual, into=added)
+        gated = ops.gated_linear(b, x, gate_up, norm=norm)
+        inputs = {
+            "tokens": np.array([n - 1, 0, 31, 32, 63, 64][:tokens], np.uint32),
+            "residual": numbers(2, tokens, n),
+        }
+        weights = {"w": numbers(3, n, k), "g": numbers(4, 2 * f, k) * 0.2}
+        weights |= {"gain": numbers(5, k), "bias": numbers(6, n)}
+        case = Case(b.build(), inputs, weights, StepRecord(0, tokens), 1000)
+        pieces = [c for c in case.plan.calls if c.op == "linear"]
+        assert len(pieces) == (9 if limit < 1 << 20 else 3)
+        outputs.append(harness.run(case, [biased, added, gated]))
+    for got, want in zip(*outputs, strict=True):
+        assert_close(got, want, TOLERANCE)
 
 
 @pytest.mark.parametrize("device", DEVICES)

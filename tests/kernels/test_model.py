@@ -14,17 +14,18 @@ import pytest
 
 from engine.backends.base import weights_of
 from engine.models import Model, open_model
-from engine.models.plans import rope_table
+from engine.ops import KVLayout
 from engine.ops.state import SAMPLED, StepRecord, tokens_tensor
-from engine.plan import PlanBuilder, Tensor
+from engine.plan import PlanBuilder, Tensor, Traits
 from engine.weights.gguf import read_header
 from tests.conftest import ROOT
+from tests.golden.make_tiny import MODELS
 from tests.kernels.cases import DEVICES
 from tests.kernels.harness import Case, Harness
 
 GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))
 TINY = ROOT / "tests/golden/tiny.gguf"
-NAMES = ["tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3"]
+NAMES = [*MODELS]
 CONTEXT = 128
 
 
@@ -53,25 +54,27 @@ def tiny_case(
     b.tokens = 1
     logits = model.head(b, x)
     case = Case(b.build(), {}, {}, StepRecord(position, len(tokens)), 1 << 16)
-    case = tiny_inputs(case, model, kv.rope.shape, path)
+    case = tiny_inputs(case, model, kv, path)
     case.arrays = {**case.arrays, "tokens": np.array(tokens, np.uint32)}
     return case, logits
 
 
-def tiny_inputs(case: Case, model: Model, rope: tuple[int, ...], path: Path = TINY) -> Case:
+def tiny_inputs(case: Case, model: Model, kv: KVLayout, path: Path = TINY) -> Case:
     """The case with the tables and the weights of a tiny model."""
     reader = gguf_oracle.GGUFReader(path)
     weights = {
         t.name: gguf_oracle.dequantize(t.data, t.tensor_type).reshape(t.shape[::-1])
         for t in reader.tensors
     }
-    factors = model.config.rope_factors  # a weight of no kernel
-    table = rope_table(model.config, CONTEXT, list(weights.pop(factors.name)) if factors else ())
+    case.arrays = {"block_table": np.array([3, 9, 1, 4, 0, 7, 2, 8], np.uint32)}
+    for rope in model.config.ropes:
+        factors = rope.factors_in(CONTEXT)
+        table = rope.table(CONTEXT, list(weights[factors.name]) if factors else ())
+        shape = kv.rope(rope.name).shape
+        case.arrays[rope.name] = np.frombuffer(table, np.float32).reshape(shape)
+        for own in rope.weights():  # they are weights of no kernel
+            del weights[own.name]
     case.weights = weights
-    case.arrays = {
-        "rope": np.frombuffer(table, np.float32).reshape(rope),
-        "block_table": np.array([3, 9, 1, 4, 0, 7, 2, 8], np.uint32),
-    }
     return case
 
 
@@ -110,17 +113,47 @@ def test_heads_may_be_quantized_differently(harness: Harness, device: str, count
     assert got.argmax() == want.argmax()
 
 
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("device", ["plain-q16", "workgroup"])
+def test_gate_and_up_may_be_quantized_differently(
+    harness: Harness, device: str, count: int
+) -> None:
+    kinds = {"blk.0.ffn_up.weight": "F16", "blk.1.ffn_gate.weight": "Q8_0"}
+    tokens = [int(t) for t in np.random.default_rng(2).integers(1, 500, count)]
+    case, logits = tiny_case(device, tokens, kinds=kinds)
+    own = {w.name: w.quant for w in weights_of([case.plan]) if "ffn_gate_up" in w.name}
+    assert [own["blk.0.ffn_gate_up.0"], own["blk.0.ffn_gate_up.1"]] == ["Q4_1", "F16"]
+    assert [own["blk.1.ffn_gate_up.0"], own["blk.1.ffn_gate_up.1"]] == ["Q8_0", "Q4_1"]
+    assert own["blk.2.ffn_gate_up"] == "Q4_1"
+    (got,) = harness.run(case, [logits])
+    want = case.reference()[logits.name]
+    assert cosine(got, want) > 0.9999
+    assert got.argmax() == want.argmax()
+
+
 @pytest.mark.golden
 @pytest.mark.parametrize("device", [d for d in DEVICES if DEVICES[d].activations != "q8"])
 def test_a_burst_equals_the_oracle(harness: Harness, device: str) -> None:
     """Forty decode steps, one submitted behind the other, from a prompt of one token: each takes
     its token and position from what the step before left on the device."""
-    case, wanted = burst_case(device, 12)
+    case, wanted = burst_case(DEVICES[device], 12)
     (ids,) = harness.run(case, [SAMPLED], repeat=40)
     assert list(ids[:40]) == wanted[:40]
 
 
-def burst_case(device: str, blocks: int) -> tuple[Case, list[int]]:
+@pytest.mark.golden
+@pytest.mark.parametrize("device", ["plain-q16", "workgroup"])
+def test_a_burst_with_matrices_in_pieces(harness: Harness, device: str) -> None:
+    """An adapter that binds 4,000 bytes at most: embedding and output are thirteen buffers."""
+    traits = replace(DEVICES[device], max_binding_bytes=4000)
+    case, wanted = burst_case(traits, 1)
+    assert len([w for w in weights_of([case.plan]) if "token_embd" in w.name]) == 13
+    case.arrays = {**case.arrays, "block_table": np.zeros(8, np.uint32)}
+    (ids,) = harness.run(case, [SAMPLED], repeat=14)
+    assert list(ids[:14]) == wanted[:14]
+
+
+def burst_case(traits: Traits, blocks: int) -> tuple[Case, list[int]]:
     """A decode step from a prompt of one token, KV pools of ``blocks`` blocks, and the ids that its
     replays should sample."""
     from engine import ops
@@ -129,10 +162,10 @@ def burst_case(device: str, blocks: int) -> tuple[Case, list[int]]:
     data = TINY.read_bytes()
     model = open_model(read_header(data, len(data)))
     kv = model.config.kv_layout(blocks, CONTEXT)
-    b = PlanBuilder("case", DEVICES[device])
+    b = PlanBuilder("case", traits)
     tokens = tokens_tensor(4)
     ops.sample(b, model.head(b, model.layers(b, tokens, kv)), tokens)
-    case = tiny_inputs(Case(b.build(), {}, {}, StepRecord(0, 1)), model, kv.rope.shape)
+    case = tiny_inputs(Case(b.build(), {}, {}, StepRecord(0, 1)), model, kv)
     case.arrays = {**case.arrays, "tokens": np.array([*prompt["prompt_ids"], 0, 0, 0], np.uint32)}
     return case, prompt["ids"]
 
@@ -141,7 +174,7 @@ def burst_case(device: str, blocks: int) -> tuple[Case, list[int]]:
 def test_pools_grow_between_bursts_in_flight(harness: Harness, device: str) -> None:
     """What was submitted before is copied, what comes after sees the copy, in blocks that only the
     larger pools have; a growth that the adapter refuses changes nothing."""
-    case, wanted = burst_case(device, 1)
+    case, wanted = burst_case(DEVICES[device], 1)
     table = np.array([0, 2, 1, 4, 3, 5, 6, 7], np.uint32)
     case.arrays = {**case.arrays, "block_table": table}
     (ids,), grown = harness.growing(case, [SAMPLED], 16, [3, 1 << 30, 5])

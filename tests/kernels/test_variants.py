@@ -11,6 +11,7 @@ from engine import ops
 from engine.ops.linear import Norm
 from engine.ops.state import StepRecord
 from engine.plan import Tensor
+from engine.weights.quants import QUANTS
 from tests.kernels.cases import assert_close, builder, numbers, rows, state, weight
 from tests.kernels.harness import Case, Harness
 from tests.kernels.test_attention import case_of, layout, scattered
@@ -37,24 +38,29 @@ def assert_all_right(harness: Harness, case: Case, y: Tensor, tokens: int, toler
 
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(
-    ("device", "tokens", "capacity"),
+    ("device", "tokens", "capacity", "quant"),
     [
-        ("workgroup", 1, 1),
-        ("subgroup", 1, 1),
-        ("workgroup", 37, 40),
-        ("workgroup-q16", 37, 40),
-        ("plain-q16", 1, 1),
-        ("plain-q16", 6, 8),
-        ("plain", 6, 8),
+        ("workgroup", 1, 1, "Q4_1"),
+        ("subgroup", 1, 1, "Q4_1"),
+        ("workgroup", 37, 40, "Q4_1"),
+        ("workgroup-q16", 37, 40, "Q4_1"),
+        ("workgroup-q16", 37, 40, "Q2_K"),
+        ("workgroup-q8", 37, 40, "Q6_K"),
+        ("plain-q16", 1, 1, "Q4_1"),
+        ("plain-q16", 6, 8, "Q4_1"),
+        ("plain-q16", 6, 8, "Q6_K"),
+        ("plain", 6, 8, "Q4_1"),
     ],
 )
-def test_linear(harness: Harness, device: str, tokens: int, capacity: int, gated: bool) -> None:
-    k, n = 96, 140
+def test_linear(
+    harness: Harness, device: str, tokens: int, capacity: int, quant: str, gated: bool
+) -> None:
+    k, n = max(96, QUANTS[quant].block_size), 140
     b = builder(device, capacity)
     x, norm = state("x", capacity, k), Norm(weight("gain", k), 1e-5)
     op = ops.gated_linear if gated else ops.linear
-    y = op(b, x, weight("w", n, k, quant="Q4_1"), norm=norm)
-    weights: Mapping[str, np.ndarray] = {"w": numbers(n, n, k) / 8, "gain": numbers(1, k)}
+    y = op(b, x, weight("w", n, k, quant=quant), norm=norm)
+    weights: Mapping[str, np.ndarray] = {"w": numbers(n, n, k) / 8, "gain": numbers(1, k) / 4}
     inputs = {"x": rows(numbers(k, tokens, k), capacity)}
     case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
     assert assert_all_right(harness, case, y, tokens, 1e-5) > 1

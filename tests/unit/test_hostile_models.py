@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from engine.chat import ChatTemplate
 from engine.models import open_model
-from engine.models.plans import build_plans, rope_table
+from engine.models.plans import build_plans
 from engine.plan import Traits
 from engine.prompt import Prompts
 from engine.tokenizer.decoder import token_bytes
@@ -34,7 +34,15 @@ from engine.weights.quants import make_weight
 from tests.unit import test_gguf as raw
 from tests.unit.hostile import refusal
 
-NAMES = ["tiny", "tiny_untied", "tiny_qwen2", "tiny_llama3", "tiny_qwen3"]
+NAMES = [
+    "tiny",
+    "tiny_untied",
+    "tiny_qwen2",
+    "tiny_llama3",
+    "tiny_qwen3",
+    "tiny_gemma3",
+    "tiny_phi3",
+]
 MESSAGES = [{"role": "user", "content": "Say <|im_end|> é 😀"}]
 TYPE_IDS = {name: id for id, (name, _, _) in GGML_TYPES.items()}
 CONTEXT = 32  # tokens
@@ -60,12 +68,12 @@ def open_file(data: bytes) -> list[int]:
     build_plans(model, Traits(), kv)
     sizes = [50_000] * (len(data) // 50_000) + [len(data) % 50_000]
     shard_jobs(gguf, model.weights(), sizes)
-    divisors = array("f")
-    if model.config.rope_factors:
-        info = gguf.tensors["rope_freqs.weight"]
-        divisors = array("f", data[info.offset : info.offset + info.nbytes])
-    table = array("f", rope_table(model.config, context, divisors))
-    assert all(map(math.isfinite, table))
+    for rope in model.config.ropes:
+        divisors = array("f")
+        if factors := rope.factors_in(context):
+            info = gguf.tensors[factors.sources[0]]
+            divisors = array("f", data[info.offset : info.offset + info.nbytes])
+        assert all(map(math.isfinite, array("f", rope.table(context, divisors))))
     special = special_ids(gguf.metadata)
     token_bytes(gguf.metadata)
     tokens = gguf.metadata["tokenizer.ggml.tokens"]

@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +20,19 @@ from engine.backends.native import Native
 from engine.backends.null import NullDevice
 from engine.backends.webgpu import WebGpuDevice, traits_of
 from engine.config import Activations, LoadConfig
-from engine.engine import Engine, describe
+from engine.engine import Engine
 from engine.errors import CODES, OctavoError, as_octavo_error
 from engine.models import open_model
-from engine.models.plans import PREFILL, rope_table
+from engine.models.plans import PREFILL
 from engine.plan import Tensor, Traits
-from engine.weights.dequantize import SIGNED_BYTES, as_q8_0, dequantize
+from engine.resident import describe
+from engine.weights.dequantize import dequantize
 from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
 from engine.weights.quants import QUANTS, make_weight
 from tests.conftest import ROOT
-from tests.kernels.harness import HALVES, file_of, oracle, quantize, random_blocks
+from tests.kernels.cases import HALVES, random_blocks
+from tests.kernels.harness import file_of, oracle, quantize
 from tests.native import NativeHost
 
 TINY = ROOT / "tests/golden/tiny.gguf"
@@ -50,12 +53,6 @@ def test_dequantize_equals_the_oracle_on_any_bytes(name: str) -> None:
     assert_same_bits(dequantize(name, raw), oracle(name, raw))
 
 
-@pytest.mark.parametrize("name", SIGNED_BYTES)
-def test_q8_0_blocks_of_the_same_weights(name: str) -> None:
-    raw = random_blocks(name, 500, np.array([0.0, -0.0, 6e-8, -65504, 0.01, -1.5]))
-    assert_same_bits(dequantize("Q8_0", as_q8_0(name, raw)), oracle(name, raw))
-
-
 def test_every_bf16_is_the_oracles() -> None:
     raw = np.arange(1 << 16, dtype=np.uint16).tobytes()
     assert_same_bits(dequantize("BF16", raw), oracle("BF16", raw))
@@ -69,7 +66,7 @@ def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
 def test_rows_must_be_whole_blocks() -> None:
     for name, q in QUANTS.items():
         with pytest.raises(OctavoError) as caught:
-            make_weight("w", (3, max(q.block_size // 2, 16)), name, ("w",))
+            make_weight("w", (max(q.block_size // 2, 16),), name, {"w": 3})
         assert caught.value.code == "model.quantization"
 
 
@@ -86,7 +83,7 @@ def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size:
     values = {f"t{i}": rng.standard_normal((rows[i], width)) for i in range(len(kinds))}
     tensors = {n: (k, quantize(v, k)) for (n, v), k in zip(values.items(), kinds, strict=True)}
     index, data = file_of(tensors, {n: v.shape for n, v in values.items()})
-    weights = [make_weight(n, v.shape, tensors[n][0], (n,)) for n, v in values.items()]
+    weights = [make_weight(n, (width,), tensors[n][0], {n: len(v)}) for n, v in values.items()]
     cuts = [data[i : i + shard_size] for i in range(0, len(data), shard_size)]
     jobs = shard_jobs(index, weights, [len(c) for c in cuts])
 
@@ -96,9 +93,13 @@ def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size:
         for cut, job in zip(cuts, jobs, strict=True):
             await device.upload(cut, job)
         for weight in weights:
-            kept = native.kept_as(weight) if native else ""
-            got = dequantize(kept or "F32", await device.read(weight))
+            kept = native is not None and native.takes_blocks(weight)
+            got = dequantize(weight.quant if kept else "F32", await device.read(weight))
             np.testing.assert_array_equal(got, oracle(*tensors[weight.name]))
+        if native:
+            kept = native.takes_blocks
+            sizes = {w: len(tensors[w.name][1]) if kept(w) else 4 * prod(w.shape) for w in weights}
+            assert device.memory()["weights"] == sum(sizes.values())
 
     asyncio.run(load(None))
     asyncio.run(load(Native.__new__(Native)))  # without its library, which needs WebAssembly
@@ -165,7 +166,7 @@ def test_files_that_cannot_be_loaded(
         assert said in caught.value.message
         assert engine.status() == {"state": "empty"}
         # Nothing is lost: the same engine loads a good file afterwards.
-        engine._host = NativeHost(TINY)
+        engine._host = engine._models.host = NativeHost(TINY)
         await engine.load(LoadConfig(), lambda *_: None)
         assert engine.state == "ready"
 
@@ -180,7 +181,12 @@ def test_files_that_cannot_be_loaded(
         ("llama.block_count", True, "gguf.invalid"),
         ("llama.embedding_length", 0, "gguf.invalid"),
         ("llama.rope.scaling.type", "yarn", "model.architecture"),
-        ("llama.rope.dimension_count", 8, "model.architecture"),
+        ("llama.rope.dimension_count", 6, "model.architecture"),
+        ("llama.rope.dimension_count", 20, "model.architecture"),
+        ("llama.attention.sliding_window", "far", "gguf.invalid"),
+        ("llama.expert_count", 8, "model.architecture"),
+        ("general.architecture", "qwen3moe", "model.architecture"),
+        ("general.architecture", "clip", "model.architecture"),
         ("llama.attention.head_count_kv", 3, "gguf.invalid"),
         ("general.architecture", ["llama"], "model.architecture"),
         ("tokenizer.ggml.tokens", 7, "gguf.invalid"),
@@ -194,14 +200,31 @@ def test_metadata_that_makes_no_model(key: str, value: object, code: str) -> Non
     assert caught.value.code == code
 
 
-def test_gate_and_up_must_be_quantized_alike() -> None:
+@pytest.mark.parametrize(
+    ("metadata", "tensor", "said"),
+    [
+        ({"llama.expert_count": 8}, "blk.0.ffn_gate.0.weight", "'llama'"),
+        ({"general.architecture": "qwen3moe", "qwen3moe.expert_count": 128}, "", "'qwen3moe'"),
+        ({}, "blk.0.ffn_gate_exps.weight", "'llama'"),
+    ],
+)
+def test_mixtures_of_experts_are_called_so(
+    metadata: dict[str, object], tensor: str, said: str
+) -> None:
     data = TINY.read_bytes()
     good = read_header(data, len(data))
-    other = replace(good.tensors["blk.1.ffn_up.weight"], quant="Q8_0")
+    extra = {tensor: replace(good.tensors["output_norm.weight"], name=tensor)} if tensor else {}
     with pytest.raises(OctavoError) as caught:
-        open_model(replace(good, tensors={**good.tensors, other.name: other}))
-    assert caught.value.code == "model.quantization"
-    assert "blk.1.ffn_gate_up" in caught.value.message
+        open_model(
+            replace(
+                good,
+                metadata={**good.metadata, **metadata},
+                tensors={**good.tensors, **extra},
+            )
+        )
+    assert caught.value.code == "model.architecture"
+    assert said in caught.value.message
+    assert "experts" in caught.value.message
 
 
 def test_a_tensor_nobody_uses_is_no_detail() -> None:
@@ -228,7 +251,7 @@ def test_linear_rope_scaling_divides_positions(metadata: dict[str, object]) -> N
     scaled = {f"llama.rope.{key}": value for key, value in metadata.items()}
     config = open_model(replace(good, metadata={**good.metadata, **scaled})).config
     row = 4 * config.head_dim
-    plain, table = (rope_table(c, 40) for c in (open_model(good).config, config))
+    plain, table = (c.ropes[0].table(40) for c in (open_model(good).config, config))
     rows = [table[i : i + row] for i in range(0, len(table), row)]
     assert b"".join(rows[::4]) == plain[: 10 * row]
     assert len(set(rows)) == 40
@@ -238,7 +261,8 @@ def test_none_is_no_rope_scaling() -> None:
     data = TINY.read_bytes()
     good = read_header(data, len(data))
     none = {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}
-    assert open_model(replace(good, metadata={**good.metadata, **none})).config.rope_scale == 1.0
+    (rope,) = open_model(replace(good, metadata={**good.metadata, **none})).config.ropes
+    assert rope.scale == 1.0
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])

@@ -95,6 +95,7 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "generate": {
         "messages": lambda value: False,  # of what JUNK makes
         "continues": lambda value: value is None,  # there is nothing to continue
+        "model": is_one_of(None, ""),  # the default one is loaded
         "max_tokens": is_whole(1, 1 << 20),
         "stop": is_stop,
         **SAMPLING,
@@ -106,6 +107,7 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "activations": is_one_of(None, "", "auto", "f32", "q16", "q8"),
         "kv_tokens": is_whole(16, 1 << 20),
         "kv_bytes": is_whole(1, 1 << 40),
+        "memory_bytes": is_whole(1, 1 << 40),
         "tune": is_one_of(None, True, False),
     },
     "measure": {
@@ -113,15 +115,18 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "context": is_whole(1, 1 << 20),
         "steps": is_whole(1, 1 << 20),
         "scattered": is_one_of(None, True, False),
+        "model": is_one_of(None, ""),
         **SAMPLING,
     },
     "stop": {"target": is_whole(0, 2**53 - 1)},
+    "unload": {"model": is_one_of(None, "")},
 }
 GOOD: dict[str, dict[str, Any]] = {
     "generate": {"messages": HELLO, "max_tokens": 8},
     "load": {},
     "measure": {"prefill": 2, "context": 2, "steps": 2},
     "stop": {"target": 0},
+    "unload": {"model": ""},
 }
 WHOLE_ID = is_whole(0, 2**53 - 1)
 

@@ -47,9 +47,14 @@ class FakeJs:
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
         self.gpu = self.memory = self
+        self.taken = 0  # devices
 
     async def request(self) -> Any:
+        self.taken += 1
         return self
+
+    def release(self) -> None:
+        self.taken -= 1
 
     def describe(self) -> str:
         fields = ("max_binding_bytes", "max_buffer_bytes", "workgroup_bytes")
@@ -86,11 +91,21 @@ def test_what_follows_from_the_self_test(monkeypatch: pytest.MonkeyPatch) -> Non
             await host.open_device(LoadConfig(device="gpu"))
         assert caught.value.code == "gpu.wrong"
         assert js.kept == {}, "a failure is not remembered: a driver may be mended"
+        assert js.taken == 0, "what is not used is given back"
+
+        def lost(device: Device) -> Awaitable[bool]:
+            raise OctavoError("gpu.lost")
+
+        monkeypatch.setattr(selftest, "passes", lost)
+        with pytest.raises(OctavoError):
+            await host.open_device(LoadConfig(device="auto"))
+        assert js.taken == 0
 
         monkeypatch.setattr(selftest, "passes", verdict(True))
         for _ in range(3):
             device, reason = await host.open_device(LoadConfig(device="auto"))
             assert (device.traits.kind, reason) == ("webgpu", "")
         assert runs == [False, False, True], "a pass is remembered"
+        assert js.taken == 3, "each model has its own"
 
     asyncio.run(run())

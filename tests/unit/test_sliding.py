@@ -47,8 +47,8 @@ class Recorder(CpuDevice):
         return ids
 
 
-async def loaded(device: CpuDevice | None = None, **config: Any) -> Engine:
-    engine = Engine(NativeHost(GOLDEN / "tiny.gguf", device=device))
+async def loaded(device: CpuDevice | None = None, name: str = "tiny", **config: Any) -> Engine:
+    engine = Engine(NativeHost(GOLDEN / f"{name}.gguf", device=device))
     await engine.load(LoadConfig(**{"context": CONTEXT, **config}), lambda *_: None)
     return engine
 
@@ -99,13 +99,14 @@ def test_a_sliding_context_goes_on() -> None:
     asyncio.run(run())
 
 
-def test_the_keys_of_a_window_are_those_of_its_positions() -> None:
+@pytest.mark.parametrize("name", ["tiny", "tiny_gemma3", "tiny_phi3"])
+def test_the_keys_of_a_window_are_those_of_its_positions(name: str) -> None:
     """In the first layer a key depends on its token and position alone: after two slides the
     window's keys are those that a fresh engine computes for these tokens."""
 
     async def run() -> None:
         device = Recorder()
-        engine = await loaded(device)
+        engine = await loaded(device, name)
         answer = await complete(engine, PROMPT, max_tokens=80, context_full="slide")
         assert len(device.slides) > 1
         assert len(device.seeds) == len(device.slides) + 1, "positions come again, noise does not"
@@ -114,7 +115,7 @@ def test_the_keys_of_a_window_are_those_of_its_positions() -> None:
         window = tokens[: CONTEXT + (number - 1) * DROP * KV_BLOCK]
         window = window[: KEEP * KV_BLOCK] + window[(KEEP + number * DROP) * KV_BLOCK :]
         fresh = CpuDevice()
-        await complete(await loaded(fresh, context=256), [*window, 1], max_tokens=1)
+        await complete(await loaded(fresh, name, context=256), [*window, 1], max_tokens=1)
         wanted = fresh._arrays["k.0"][: len(window) // KV_BLOCK]
         got = device.slides[number - 1]
         for block in wanted:

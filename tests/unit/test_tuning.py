@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -105,6 +105,32 @@ def test_a_wrong_variant_is_never_chosen() -> None:
     timings = measured(FakeDevice(fast=FAST, wrong=FAST))
     assert any(not t.right for t in timings)
     assert FAST not in choose(timings).values()
+
+
+@pytest.mark.parametrize("most", [1 << 40, 200_000, 1000])
+def test_memory_is_asked_for_before_it_is_taken(most: int) -> None:
+    """A call for which there is none is left as it is."""
+    device, taken, held, refused = FakeDevice(), list[int](), list[int](), list[int]()
+    allocate = device.allocate
+
+    async def take(nbytes: int) -> None:
+        if nbytes > most:
+            refused.append(nbytes)
+            raise OctavoError("memory.budget")
+        taken.append(nbytes)
+
+    async def allocating(tensors: Iterable[Tensor]) -> None:
+        await allocate(tensors)
+        held.append(sum(device.memory().values()))
+
+    device.allocate = allocating  # type: ignore[method-assign]
+    progress = lambda *_: None  # noqa: E731
+    timings = asyncio.run(measure(device, tiny_plans(), {}, device.now, 1e9, progress, take))
+    assert held == taken and max(held, default=0) <= most
+    assert bool(refused) == (most < 1 << 40)
+    assert {t.key for t in timings} <= {t.key for t in measured(FakeDevice())}
+    assert len({t.key for t in timings}) == len(taken) - device.warm
+    assert device.memory() == {}
 
 
 @pytest.mark.parametrize("seconds", [0.96e-4, 1e-4])

@@ -30,9 +30,9 @@ GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"
 class Client:
     """Sends requests to a Worker and collects its messages."""
 
-    def __init__(self, path: Path = ROOT / "tests/golden/tiny.gguf") -> None:
+    def __init__(self, host: NativeHost | Path = ROOT / "tests/golden/tiny.gguf") -> None:
         self.messages: list[dict[str, Any]] = []
-        host = NativeHost(path)
+        host = NativeHost(host) if isinstance(host, Path) else host
         self.worker = Worker(host, lambda text: self.messages.append(json.loads(text)))
         self._id = 0
 
@@ -185,6 +185,12 @@ def test_load_generate_status_unload() -> None:
         ("load", {"model": 0}, "request.invalid"),
         ("load", {"device": False}, "request.invalid"),
         ("load", {"activations": []}, "request.invalid"),
+        ("load", {"memory_bytes": 0}, "request.invalid"),
+        ("load", {"memory_bytes": 1000}, "memory.budget"),
+        ("generate", {"messages": HELLO, "model": 5}, "request.invalid"),
+        ("generate", {"messages": HELLO, "model": "other"}, "engine.not_loaded"),
+        ("unload", {"model": []}, "request.invalid"),
+        ("unload", {"model": "other"}, "engine.not_loaded"),
         ("stop", {"target": True}, "request.invalid"),
         ("measure", {"prefill": "many"}, "request.invalid"),
         ("measure", {"prefill": 5, "context": 500, "steps": 20}, "request.invalid"),

@@ -8,8 +8,12 @@
 
 typedef int32_t v128_t __attribute__((vector_size(16)));
 typedef float simd_f32x4 __attribute__((vector_size(16)));
+typedef uint32_t simd_u32x4 __attribute__((vector_size(16)));
 typedef int16_t simd_i16x8 __attribute__((vector_size(16)));
 typedef uint16_t simd_u16x8 __attribute__((vector_size(16)));
+typedef int8_t simd_i8x16 __attribute__((vector_size(16)));
+typedef uint8_t simd_u8x16 __attribute__((vector_size(16)));
+typedef uint64_t simd_u64x2 __attribute__((vector_size(16)));
 typedef int16_t simd_i16x4 __attribute__((vector_size(8)));
 typedef int8_t simd_i8x8 __attribute__((vector_size(8)));
 typedef uint8_t simd_u8x8 __attribute__((vector_size(8)));
@@ -44,19 +48,70 @@ LANES v128_t wasm_u16x8_load8x8(const void *from) {
 LANES v128_t wasm_f32x4_splat(float x) { return (v128_t)(simd_f32x4){x, x, x, x}; }
 LANES v128_t wasm_i32x4_splat(int32_t x) { return (v128_t){x, x, x, x}; }
 LANES v128_t wasm_i16x8_splat(int16_t x) { return (v128_t)(simd_i16x8){x, x, x, x, x, x, x, x}; }
+LANES v128_t wasm_i8x16_splat(int8_t x) {
+  return (v128_t)(simd_i8x16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
+LANES v128_t wasm_u64x2_splat(uint64_t x) { return (v128_t)(simd_u64x2){x, x}; }
 
+#define wasm_i8x16_make(...) ((v128_t)(simd_i8x16){__VA_ARGS__})
+#define wasm_u32x4_make(...) ((v128_t)(simd_u32x4){__VA_ARGS__})
 #define wasm_f32x4_extract_lane(v, lane) (((simd_f32x4)(v))[lane])
 #define wasm_i32x4_extract_lane(v, lane) ((v)[lane])
 #define wasm_i32x4_shuffle(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define wasm_i8x16_shuffle(a, b, ...) \
+  ((v128_t)__builtin_shufflevector((simd_i8x16)(a), (simd_i8x16)(b), __VA_ARGS__))
+
+// The bytes of `v` that `places` name; 0 for a place of 16 or more.
+LANES v128_t wasm_i8x16_swizzle(v128_t v, v128_t places) {
+  simd_u8x16 from = (simd_u8x16)v, at = (simd_u8x16)places, to;
+  for (int i = 0; i < 16; i++) to[i] = at[i] < 16 ? from[at[i] & 15] : 0;
+  return (v128_t)to;
+}
 
 LANES v128_t wasm_v128_and(v128_t a, v128_t b) { return a & b; }
+LANES v128_t wasm_v128_or(v128_t a, v128_t b) { return a | b; }
+LANES v128_t wasm_v128_andnot(v128_t a, v128_t b) { return a & ~b; }
 LANES v128_t wasm_u16x8_shr(v128_t v, int bits) { return (v128_t)((simd_u16x8)v >> bits); }
+LANES v128_t wasm_u8x16_shr(v128_t v, int bits) { return (v128_t)((simd_u8x16)v >> bits); }
+
+LANES v128_t wasm_i8x16_eq(v128_t a, v128_t b) {
+  return (v128_t)((simd_i8x16)a == (simd_i8x16)b);
+}
 
 // Integers wrap, which those of clang do only without a sign.
-typedef uint32_t simd_u32x4 __attribute__((vector_size(16)));
 LANES v128_t wasm_i32x4_add(v128_t a, v128_t b) { return (v128_t)((simd_u32x4)a + (simd_u32x4)b); }
 LANES v128_t wasm_i32x4_sub(v128_t a, v128_t b) { return (v128_t)((simd_u32x4)a - (simd_u32x4)b); }
 LANES v128_t wasm_i32x4_shl(v128_t v, int bits) { return (v128_t)((simd_u32x4)v << bits); }
+
+LANES v128_t wasm_i16x8_sub(v128_t a, v128_t b) {
+  return (v128_t)((simd_u16x8)a - (simd_u16x8)b);
+}
+LANES v128_t wasm_i8x16_sub(v128_t a, v128_t b) {
+  return (v128_t)((simd_u8x16)a - (simd_u8x16)b);
+}
+LANES v128_t wasm_i16x8_shl(v128_t v, int bits) { return (v128_t)((simd_u16x8)v << bits); }
+
+LANES v128_t wasm_i16x8_extend_low_i8x16(v128_t v) {
+  simd_i8x16 x = (simd_i8x16)v;
+  simd_i8x8 half = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
+  return (v128_t)__builtin_convertvector(half, simd_i16x8);
+}
+
+LANES v128_t wasm_i16x8_extend_high_i8x16(v128_t v) {
+  simd_i8x16 x = (simd_i8x16)v;
+  simd_i8x8 half = __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+  return (v128_t)__builtin_convertvector(half, simd_i16x8);
+}
+
+LANES v128_t wasm_i32x4_extend_low_i16x8(v128_t v) {
+  simd_i16x8 x = (simd_i16x8)v;
+  return __builtin_convertvector(__builtin_shufflevector(x, x, 0, 1, 2, 3), v128_t);
+}
+
+LANES v128_t wasm_i32x4_extend_high_i16x8(v128_t v) {
+  simd_i16x8 x = (simd_i16x8)v;
+  return __builtin_convertvector(__builtin_shufflevector(x, x, 4, 5, 6, 7), v128_t);
+}
 
 LANES v128_t wasm_i32x4_dot_i16x8(v128_t a, v128_t b) {
   simd_i16x8 x = (simd_i16x8)a, y = (simd_i16x8)b;
