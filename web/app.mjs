@@ -73,6 +73,7 @@ function addressOptions() {
       kv_tokens: numeric("kv_tokens"),
       kv_bytes: numeric("kv_bytes"),
       activations: text("activations"),
+      remote: text("remote") && { url: text("remote") },
     })),
     generate: defined({
       temperature: numeric("temperature"),
@@ -193,7 +194,8 @@ async function loadChoice() {
 
 /** @param {LoadResult} result */
 function showLoaded({ device, model, memory_bytes }) {
-  const kind = device.kind === "cpu" ? "cpu" : device.software ? "software" : "gpu";
+  const local = device.kind === "cpu" ? "cpu" : device.software ? "software" : "gpu";
+  const kind = device.kind === "remote" ? "remote" : local;
   byId("model").textContent = model.name;
   const badge = byId("device");
   badge.textContent = t(`device_${kind}`);
@@ -201,7 +203,7 @@ function showLoaded({ device, model, memory_bytes }) {
   badge.dataset.kind = kind;
   badge.hidden = false;
   const notice = byId("notice");
-  notice.hidden = kind !== "cpu";
+  notice.hidden = kind !== "cpu" && kind !== "remote";
   const { reason } = device;
   notice.textContent = reason ? t("notice_cpu_because", { reason }) : t("notice_cpu");
   showStats({ memory_bytes });

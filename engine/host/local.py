@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from engine.backends.base import Device
@@ -13,7 +13,9 @@ from engine.backends.cpu import CpuDevice
 from engine.backends.native import Native
 from engine.config import LoadConfig
 from engine.errors import OctavoError
+from engine.events import Exchange
 from engine.grammar import Grammar
+from engine.host.fetch import LocalExchange
 from engine.tokenizer import Encoder
 from engine.tokenizer.native import open_native
 
@@ -76,6 +78,10 @@ class LocalHost:
             "response_format needs grammars, and there are none here.",
             "Answers of a form are given in the browser.",
         )
+
+    def fetch(self, url: str, headers: Mapping[str, str], body: str | None) -> Exchange:
+        """By Python's own client."""
+        return LocalExchange(url, headers, body)
 
     async def recall(self, key: str) -> str:
         """What this process kept under ``key``."""
