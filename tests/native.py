@@ -10,8 +10,10 @@ from pathlib import Path
 from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
 from engine.config import LoadConfig
+from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.grammar import Grammar
+from engine.resident import Ready
 from engine.tokenizer import Encoder
 from engine.tokenizer.native import open_native
 
@@ -23,16 +25,21 @@ class NativeHost:
     def __init__(
         self, path: Path | list[Path], shard_size: int = 1 << 24, device: Device | None = None
     ) -> None:
-        self.parts = [p.read_bytes() for p in (path if isinstance(path, list) else [path])]
-        self.data = b"".join(self.parts)
-        self.shards = [
-            part[start : start + shard_size]
-            for part in self.parts
-            for start in range(0, len(part), shard_size)
-        ]
+        self.shard_size = shard_size
+        self.serve(*(path if isinstance(path, list) else [path]))
         self.device = device
         self.cancelled = False
         self.memory: dict[str, str] = {}
+
+    def serve(self, *paths: Path) -> None:
+        """From now on the files of another model."""
+        self.parts = [path.read_bytes() for path in paths]
+        self.data = b"".join(self.parts)
+        self.shards = [
+            part[start : start + self.shard_size]
+            for part in self.parts
+            for start in range(0, len(part), self.shard_size)
+        ]
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         self.cancelled = False
@@ -71,3 +78,10 @@ class NativeHost:
 
     def now(self) -> float:
         return time.monotonic()
+
+
+def ready_of(engine: Engine) -> Ready:
+    """The model that was used or loaded last, on its device."""
+    current = engine._models.current
+    assert current and current.ready
+    return current.ready
