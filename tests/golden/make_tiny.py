@@ -144,8 +144,8 @@ def learn_bpe() -> tuple[list[str], list[str]]:
 
 
 def pieces(family: Family) -> tuple[list[str], list[float], list[int]]:
-    """A SentencePiece vocabulary, which pieces.json keeps, with a family's own tokens: texts, scores
-    and types."""
+    """The SentencePiece vocabulary in pieces.json with a family's own tokens: texts, scores and
+    types."""
     learned = json.loads((HERE / "pieces.json").read_text(encoding="utf-8"))
     added = dict.fromkeys(family.chat, gguf.TokenType.CONTROL)
     added |= dict.fromkeys(family.lines, gguf.TokenType.USER_DEFINED)
