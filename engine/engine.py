@@ -57,11 +57,6 @@ class Engine:
         self._ended = Signal()  # an answer or a load, or it is to stop
 
     @property
-    def _ready(self) -> Ready | None:
-        current = self._models.current
-        return current.ready if current else None
-
-    @property
     def state(self) -> State:
         """What the engine is doing."""
         if self._loading:

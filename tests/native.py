@@ -7,8 +7,10 @@ from pathlib import Path
 
 from engine.backends.base import Device
 from engine.config import LoadConfig
+from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.host.local import SHARD_BYTES, LocalHost
+from engine.resident import Ready
 
 
 class NativeHost(LocalHost):
@@ -29,6 +31,10 @@ class NativeHost(LocalHost):
     def memory(self) -> dict[str, str]:
         return self._memory
 
+    def serve(self, *paths: Path) -> None:
+        """From now on the files of another model."""
+        self._cut(paths)
+
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         self.cancelled = False
         return await super().open_shards(manifest, progress)
@@ -43,3 +49,10 @@ class NativeHost(LocalHost):
 
     async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
         return (self.device, "") if self.device else await super().open_device(config)
+
+
+def ready_of(engine: Engine) -> Ready:
+    """The model that was used or loaded last, on its device."""
+    current = engine._models.current
+    assert current and current.ready
+    return current.ready

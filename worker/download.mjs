@@ -121,7 +121,8 @@ export class Download {
     if (!this.#shards[i]) throw new ShardError("request.invalid", `There is no shard ${i}.`);
     this.#moveWindow(i);
     try {
-      const bytes = await this.#job(i);
+      let bytes = await this.#job(i);
+      if (!bytes.length) bytes = await this.#again(i);
       await this.#checkWhole(i, bytes);
       const isLast = i === this.#shards.length - 1;
       if (isLast && this.#stored.has(i)) this.#moveWindow(i + 1); // nothing is held afterwards
@@ -134,6 +135,16 @@ export class Download {
       }
       throw error;
     }
+  }
+
+  /**
+   * Shard `i` once more: who had it last has freed its memory.
+   *
+   * @param {number} i
+   */
+  #again(i) {
+    this.#jobs.delete(i);
+    return this.#job(i);
   }
 
   /**

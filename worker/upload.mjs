@@ -52,6 +52,7 @@ export class Uploads {
     this.#player.checkEpoch(epoch);
     new Uint8Array(stage.buffer.getMappedRange()).set(bytes);
     stage.buffer.unmap();
+    release(bytes);
     const raw = this.#rawBuffer(this.#count % 2, CARRY + length);
     const encoder = device.createCommandEncoder();
     if (this.#carried) {
@@ -146,6 +147,12 @@ export class Uploads {
     this.#stages = [];
     this.#carried = this.#count = 0;
   }
+}
+
+/** Frees the memory of a shard at once: garbage collection does not keep up with a load.
+ * @param {Uint8Array} bytes */
+function release(bytes) {
+  /** @type {ArrayBuffer} */ (bytes.buffer).transfer(0);
 }
 
 /** Resolves when the buffer can be written to, or is gone. @param {GPUBuffer} buffer */

@@ -30,14 +30,18 @@ class LocalHost:
     def __init__(
         self, files: Sequence[Path], library: Path | None = None, shard_size: int = SHARD_BYTES
     ) -> None:
-        self._parts = [path.stat().st_size for path in files]
-        self._shards = [
-            (path, start, min(shard_size, size - start))
-            for path, size in zip(files, self._parts, strict=True)
-            for start in range(0, size, shard_size)
-        ]
+        self._shard_size = shard_size
+        self._cut(files)
         self._library = library
         self._memory: dict[str, str] = {}
+
+    def _cut(self, files: Sequence[Path]) -> None:
+        self._parts = [path.stat().st_size for path in files]
+        self._shards = [
+            (path, start, min(self._shard_size, size - start))
+            for path, size in zip(files, self._parts, strict=True)
+            for start in range(0, size, self._shard_size)
+        ]
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         """The manifest of the files; nothing has to be downloaded."""

@@ -144,9 +144,9 @@ def learn_bpe() -> tuple[list[str], list[str]]:
 
 
 def pieces(family: Family) -> tuple[list[str], list[float], list[int]]:
-    """SentencePiece's vocabulary of tokens_pieces.json with a family's own tokens: texts, scores
-    and types."""
-    learned = json.loads((HERE / "tokens_pieces.json").read_text(encoding="utf-8"))
+    """The SentencePiece vocabulary in pieces.json with a family's own tokens: texts, scores and
+    types."""
+    learned = json.loads((HERE / "pieces.json").read_text(encoding="utf-8"))
     added = dict.fromkeys(family.chat, gguf.TokenType.CONTROL)
     added |= dict.fromkeys(family.lines, gguf.TokenType.USER_DEFINED)
     return (

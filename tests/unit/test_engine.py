@@ -26,7 +26,7 @@ from engine.models.plans import DECODE, HEAD, PREFILL, SAMPLE
 from engine.scheduler import DECODE_SECONDS, Pace
 from tests.conftest import ROOT
 from tests.golden import make_tiny
-from tests.native import NativeHost
+from tests.native import NativeHost, ready_of
 
 GOLDEN = ROOT / "tests/golden"
 CHAT = [{"role": "user", "content": "Where is the rain in the sea?"}]
@@ -146,8 +146,7 @@ def test_chunks_and_bursts_change_nothing() -> None:
         answers = []
         for chunk, burst in ((1, 1), (3, 1), (16, 7), (16, 32)):
             engine = await loaded()
-            assert engine._ready
-            scheduler = engine._ready.scheduler
+            scheduler = ready_of(engine).scheduler
             scheduler.prefill_pace.size = chunk
             scheduler.decode_pace.size = burst
             # Fixed sizes: nothing is learned.
@@ -320,8 +319,7 @@ def test_what_the_device_is_asked_to_do() -> None:
     async def run() -> None:
         device = NullDevice(sampled_id=77)
         engine = await loaded(device=device)
-        assert engine._ready
-        scheduler = engine._ready.scheduler
+        scheduler = ready_of(engine).scheduler
         scheduler.prefill_pace.measured = lambda *_: None  # type: ignore[method-assign]
         scheduler.decode_pace.measured = lambda *_: None  # type: ignore[method-assign]
         scheduler.prefill_pace.size, scheduler.decode_pace.size = 16, 4
@@ -449,8 +447,7 @@ def test_a_device_that_fails_leaves_the_engine_usable() -> None:
     async def run(failing_run: int) -> None:
         device = CpuDevice()
         engine = await loaded(device=device)
-        assert engine._ready
-        scheduler = engine._ready.scheduler
+        scheduler = ready_of(engine).scheduler
         scheduler.decode_pace.size = 8  # two bursts in flight, as on a GPU
         scheduler._most_in_flight = 2
         good, count = device.run, 0
@@ -515,9 +512,10 @@ def test_a_quick_device_rehearses_too(monkeypatch: pytest.MonkeyPatch) -> None:
         slow = await loaded()
         monkeypatch.setattr(loader, "QUICK_SECONDS", 1e9)
         quick = await loaded()
-        assert slow._ready and slow._ready.model.prefill_sample is None
-        assert quick._ready and quick._ready.model.prefill_sample
-        assert quick._ready.scheduler.prefill_pace.size > slow._ready.scheduler.prefill_pace.size
+        assert ready_of(slow).model.prefill_sample is None
+        assert ready_of(quick).model.prefill_sample
+        paces = [ready_of(engine).scheduler.prefill_pace.size for engine in (slow, quick)]
+        assert paces[0] < paces[1]
         ids = golden("tiny")["prompts"][1]["ids"][:9]
         assert (await chat(quick, CHAT, max_tokens=9)).ids == ids
 
@@ -792,8 +790,7 @@ def test_a_long_prompt_lets_a_short_one_pass() -> None:
 def test_no_room_for_one_alone_is_an_error() -> None:
     async def run() -> None:
         engine = await loaded()
-        assert engine._ready
-        engine._ready.model.pool = BlockPool(1)
+        ready_of(engine).model.pool = BlockPool(1)
         with pytest.raises(OctavoError) as caught:
             await asyncio.wait_for(complete(engine, [5] * 40), 5)
         assert caught.value.code == "prompt.too_long"
@@ -861,8 +858,7 @@ def test_what_waited_for_a_stop_string_is_said_by_an_answer_stopped_while_it_wai
         short, long = list(range(40, 54)), list(range(3, 37))
         alone = await complete(engine, short, max_tokens=30)
         await engine.reset()
-        assert engine._ready
-        engine._ready.scheduler.decode_pace = Pace(1.0, 1, 1)  # one token a turn
+        ready_of(engine).scheduler.decode_pace = Pace(1.0, 1, 1)  # one token a turn
         # What it says might be the beginning of this all the time.
         held = GenerateConfig(stop=(alone.text + "!",))
 

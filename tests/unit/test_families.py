@@ -17,7 +17,7 @@ from engine.ops import Reach
 from engine.ops.state import logits_tensor
 from engine.weights.gguf import read_header
 from tests.conftest import ROOT
-from tests.native import NativeHost
+from tests.native import NativeHost, ready_of
 
 FOLDER = ROOT / "tests/golden"
 GOLDEN: dict[str, Any] = json.loads((FOLDER / "logits.json").read_text(encoding="utf-8"))
@@ -28,8 +28,7 @@ async def logits(name: str, context: int, ids: list[int], upto: list[int]) -> li
     """Logits (vocab,) after each of some tokens of a text."""
     engine = Engine(NativeHost(FOLDER / f"{name}.gguf"))
     await engine.load(LoadConfig(context=context, activations="f32"), lambda *_: None)
-    assert engine._ready
-    model = engine._ready.model
+    model = ready_of(engine).model
     found = []
     for at in upto:
         async for _ in engine.complete(ids[: at + 1], GenerateConfig(max_tokens=1)):

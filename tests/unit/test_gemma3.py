@@ -17,7 +17,7 @@ from engine.host import pins, wheels
 from engine.host.paths import CACHE
 from engine.tokenizer import Encoder
 from tests.conftest import ROOT
-from tests.native import NativeHost
+from tests.native import NativeHost, ready_of
 
 GOLDEN: dict[str, Any] = json.loads(
     (ROOT / "tests/golden/gemma3_270m.json").read_text(encoding="utf-8")
@@ -49,8 +49,7 @@ def test_tokens_and_greedy_text_equal_the_oracles(path: Path) -> None:
     async def run() -> None:
         engine = Engine(NativeHost(path))
         await engine.load(LoadConfig(context=CONTEXT), lambda *_: None)
-        assert engine._ready
-        encoder: Encoder = engine._ready.model.encoder
+        encoder: Encoder = ready_of(engine).model.encoder
         for text, ids in TOKENS:
             assert await encoder.encode(text) == ids, text
         for prompt in GOLDEN["prompts"]:

@@ -23,7 +23,7 @@ from engine.plan import Tensor, Traits
 from engine.selftest import passes
 from tests.conftest import ROOT
 from tests.growing import GrowingInRuns
-from tests.native import NativeHost
+from tests.native import NativeHost, ready_of
 
 TINY = ROOT / "tests/golden/tiny.gguf"
 # Of the tiny model on the CPU: K and V, layers, KV heads, tokens, values, bytes of a value.
@@ -68,8 +68,7 @@ async def complete(engine: Engine, ids: list[int], count: int) -> Answer:
 async def fresh(count: int) -> list[list[int]]:
     """What follows PROMPTS, each in an engine whose pool has its full size from the start."""
     engine = await loaded()
-    assert engine._ready
-    await engine._ready.model.make_room(256 // KV_BLOCK)
+    await ready_of(engine).model.make_room(256 // KV_BLOCK)
     answers = []
     for prompt in PROMPTS:
         await engine.reset()
@@ -269,8 +268,7 @@ def test_what_the_device_is_asked_to_do() -> None:
 def test_kernels_that_were_measured_stay_known_whatever_the_budget() -> None:
     async def keys(**config: int) -> list[str]:
         engine = await loaded(NullDevice(Traits("webgpu", subgroup=32)), **config)
-        assert engine._ready
-        plans = engine._ready.model.plans
+        plans = ready_of(engine).model.plans
         return [call.key for plan in plans.values() for call in plan.calls]
 
     first, second = asyncio.run(keys()), asyncio.run(keys(kv_tokens=4096))
@@ -289,7 +287,6 @@ def test_the_cpu_without_memory_goes_on(monkeypatch: pytest.MonkeyPatch) -> None
     async def run() -> None:
         device = CpuDevice()
         engine = await loaded(device)
-        assert engine._ready
         before = dict(device.memory())
         wanted = (await complete(engine, PROMPTS[0], 5)).ids
         zeros, count = np.zeros, 0
@@ -302,7 +299,7 @@ def test_the_cpu_without_memory_goes_on(monkeypatch: pytest.MonkeyPatch) -> None
             return zeros(*args)
 
         monkeypatch.setattr(np, "zeros", no_memory)
-        tensors = persistent_tensors(engine._ready.model.plans.values()).values()
+        tensors = persistent_tensors(ready_of(engine).model.plans.values()).values()
         assert not await device.grow([t for t in tensors if t.role == "kv"])
         monkeypatch.undo()
         assert device.memory() == before

@@ -367,7 +367,7 @@ def test_many_tensors_in_many_shards_are_no_square_of_work() -> None:
     entries = [(f"t{i}", [8], 0, 32 * i) for i in range(count)]
     head = raw.header([], entries)
     gguf = read_header(head + bytes(4096), len(head) + 4096 + 32 * count)
-    weights = [make_weight(f"t{i}", (8,), "F32", (f"t{i}",)) for i in range(count)]
+    weights = [make_weight(f"t{i}", (), "F32", {f"t{i}": 8}) for i in range(count)]
     sizes = [8] * (gguf.size // 8) + [gguf.size % 8]
 
     def place() -> None:

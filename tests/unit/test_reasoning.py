@@ -19,7 +19,7 @@ from engine.reasoning import Place, Reasoning
 from engine.tokenizer.decoder import token_bytes
 from engine.tokenizer.spec import markup_texts
 from tests.conftest import ROOT
-from tests.native import NativeHost
+from tests.native import NativeHost, ready_of
 
 CHAT = [{"role": "user", "content": "Where is the rain in the sea?"}]
 SAMPLING: Any = {"temperature": 4.0, "seed": 3}  # so that few tokens come twice
@@ -138,8 +138,7 @@ class Thinker:
     async def engine(self) -> Engine:
         engine = Engine(NativeHost(ROOT / "tests/golden/tiny.gguf"))
         await engine.load(LoadConfig(context=512), lambda *_: None)
-        assert engine._ready
-        model = engine._ready.model
+        model = ready_of(engine).model
         model.prompts = Prompts(
             ChatTemplate(self.template, "", ""),
             model.encoder,
@@ -162,8 +161,7 @@ class Thinker:
 
 def set_burst(engine: Engine, size: int) -> None:
     """All bursts take this many tokens."""
-    assert engine._ready
-    pace = engine._ready.scheduler.decode_pace
+    pace = ready_of(engine).scheduler.decode_pace
     pace.size = size
     pace.measured = lambda *_: None  # type: ignore[method-assign]
 

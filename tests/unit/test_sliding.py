@@ -19,7 +19,7 @@ from engine.ops.attention import KV_BLOCK
 from engine.ops.state import SEED, STEP
 from engine.plan import Tensor
 from engine.session import NoRoomError, Session
-from tests.native import NativeHost
+from tests.native import NativeHost, ready_of
 from tests.unit.test_engine import GOLDEN
 
 CONTEXT = 128
@@ -193,8 +193,7 @@ def test_sliding_answers_take_turns_and_are_stopped() -> None:
         )
         assert [a.ids for a in together] == [a.ids for a in alone]
         accounted(engine)
-        assert engine._ready
-        never = tuple((id, -100.0) for id in engine._ready.model.special.eos)
+        never = tuple((id, -100.0) for id in ready_of(engine).model.special.eos)
         forever = complete(engine, PROMPT, 9, context_full="slide", logit_bias=never)
         endless = asyncio.ensure_future(forever)
         await asyncio.sleep(0.5)

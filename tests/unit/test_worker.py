@@ -20,7 +20,7 @@ from engine.weights.gguf import read_header
 from engine.worker import NO_ID, Worker
 from tests.conftest import ROOT
 from tests.golden import make_tiny
-from tests.native import NativeHost
+from tests.native import NativeHost, ready_of
 
 HELLO = [{"role": "user", "content": "How do you find the ship on the shore?"}]
 TOOLS = [{"type": "function", "function": {"name": "weather"}}]
@@ -111,7 +111,7 @@ def test_templates_know_the_end_that_the_file_names(
     async def run() -> None:
         client = Client(tmp_path / "model.gguf")
         await client.ask("load")
-        model = client.worker._engine._ready.model  # type: ignore[union-attr]
+        model = ready_of(client.worker._engine).model
         assert model.special.eos == {0, 2}, "of which the file names the second"
         assert (await model.prompts.encode(HELLO)).ids == [2, 1]
 
@@ -215,7 +215,7 @@ def test_reasoning_and_tools_cross_to_the_page() -> None:
     async def run() -> None:
         client = Client()
         await client.ask("load")
-        ready = client.worker._engine._ready
+        ready = ready_of(client.worker._engine)
         assert ready
         model = ready.model
         source = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools | tojson }}<think>"
