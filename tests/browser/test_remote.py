@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from engine.host.access import Access
 from tests.browser.chat import Chat
 from tests.browser.test_client import GOLDEN, TINY, TINY_FILE, answers
+from tests.scripted import CHUNK, ScriptedServer, lines
 from tests.serving import ApiServer
-from tests.unit.test_api import until_idle
 
 pytestmark = pytest.mark.browser
 KEY = "sk-a-secret-of-the-tests"
@@ -85,26 +86,17 @@ def test_answers_as_from_here(open_chat: Open, guarded: ApiServer) -> None:
     assert KEY not in str([loaded, answer, more, said])
 
 
-def test_stop_breaks_the_request_off(open_chat: Open, guarded: ApiServer) -> None:
-    chat = open_chat(TINY).wait_for("ready")
-    chat.page.evaluate(LOAD, ["", "remote", guarded.url, KEY])
-    reason, text = chat.page.evaluate(
-        """async (messages) => {
-          const logit_bias = {0: -100, 2: -100};
-          const options = {messages, temperature: 1.5, logit_bias, stream: true};
-          let last, text = "";
-          for await (const chunk of octavo.chat.completions.create(options)) {
-            last = chunk;
-            const more = chunk.choices[0].delta.content ?? "";
-            if (more && !text) octavo.stop();
-            text += more;
-          }
-          return [last.choices[0].finish_reason, text];
-        }""",
-        GOLDEN["messages"],
-    )
-    assert reason == "cancelled" and text
-    until_idle(guarded)
+def test_stop_breaks_the_request_off(open_chat: Open) -> None:
+    endless = ScriptedServer(cycle([lines(CHUNK), 0.02]))
+    chat = open_chat(f"device=remote&remote={endless.url}").wait_for("ready")
+    chat.send("Go on for ever").wait_for("generating")
+    chat.until("document.querySelector('[data-testid=answer]')?.innerText.includes('HiHi')")
+    assert not endless.hung_up.is_set()
+    chat.hook("stop").click()
+    chat.wait_for("stopped")
+    assert endless.hung_up.wait(10)
+    assert chat.answer.startswith("HiHi")
+    endless.close()
 
 
 def test_a_server_that_is_away(open_chat: Open) -> None:

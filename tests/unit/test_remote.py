@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +23,11 @@ from engine.host.access import Access
 from engine.host.client import Client
 from engine.remote import Patience, Remote, RemoteAnswer, request_body
 from tests.native import NativeHost
+from tests.scripted import CHUNK, END, ScriptedServer, lines
 from tests.serving import TINY, ApiServer
 from tests.unit.test_api import ENDLESS, SHIP, until_idle
 
+Start = Callable[..., ScriptedServer]
 KEY = "sk-a-secret-of-the-tests"
 ASK = {"messages": SHIP["messages"], "max_tokens": 40}
 
@@ -129,10 +128,12 @@ def test_a_remote_model_answers_as_one_here(server: ApiServer) -> None:
     ran(work)
 
 
-def test_stop_breaks_the_request_off(server: ApiServer) -> None:
+def test_stop_breaks_the_request_off() -> None:
+    endless = ScriptedServer(cycle([lines(CHUNK), 0.02]))
+
     async def work(client: Client) -> None:
-        await client.ask("load", device="remote", remote=remote(server))
-        asked = client.send("generate", messages=SHIP["messages"], max_tokens=1 << 20)
+        await client.ask("load", device="remote", remote={"url": endless.url})
+        asked = client.send("generate", **ASK)
         await asked.next()
         asked.stop()
         while (reply := await asked.next())["kind"] != "result":
@@ -140,7 +141,8 @@ def test_stop_breaks_the_request_off(server: ApiServer) -> None:
         assert reply["value"]["finish_reason"] == "cancelled" and reply["value"]["text"]
 
     ran(work)
-    until_idle(server)
+    assert endless.hung_up.wait(10)
+    endless.close()
 
 
 def test_stop_reaches_a_server_that_would_go_on_for_ever(server: ApiServer) -> None:
@@ -366,59 +368,18 @@ def test_addresses() -> None:
 
 # ---- Servers that misbehave ---------------------------------------------------------------------
 
-Say = Callable[[Any], None]
-CHUNK = {"choices": [{"delta": {"content": "Hi"}}]}
-END = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
-
-
-def lines(*events: Any) -> bytes:
-    texts = [e if isinstance(e, str) else json.dumps(e) for e in events]
-    return "".join(f"data: {text}\n\n" for text in texts).encode()
-
 
 @pytest.fixture
-def scripted() -> Iterator[Callable[..., str]]:
-    """Starts a server that answers completions with a status and pieces; a number among these is a
-    pause in seconds."""
-    servers = []
+def scripted() -> Iterator[Start]:
+    servers: list[ScriptedServer] = []
 
-    def start(*pieces: bytes | float, status: int = 200, seen: list[Any] | None = None) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                self.answer([json.dumps({"data": [{"id": "m"}]}).encode()], 200)
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if seen is not None:
-                    seen.append((dict(self.headers), json.loads(body)))
-                self.answer(pieces, status)
-
-            def answer(self, pieces: Any, status: int) -> None:
-                self.send_response(status)
-                self.end_headers()
-                for piece in pieces:
-                    if isinstance(piece, bytes):
-                        self.wfile.write(piece)
-                        self.wfile.flush()
-                    else:
-                        time.sleep(piece)
-
-            def handle(self) -> None:
-                with suppress(OSError):  # the client has hung up
-                    super().handle()
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}/v1"
+    def start(*pieces: bytes | float, **status: int) -> ScriptedServer:
+        servers.append(ScriptedServer(pieces, **status))
+        return servers[-1]
 
     yield start
     for server in servers:
-        server.shutdown()
-        server.server_close()
+        server.close()
 
 
 async def answered(
@@ -438,8 +399,7 @@ def outcome(url: str, patience: Patience | None = None) -> tuple[list[Delta], Re
     return asyncio.run(asyncio.wait_for(answered(url, patience), 30))
 
 
-def test_reasoning_usage_and_the_request(scripted: Callable[..., str]) -> None:
-    seen: list[Any] = []
+def test_reasoning_usage_and_the_request(scripted: Start) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
     said = [
         {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
@@ -451,7 +411,7 @@ def test_reasoning_usage_and_the_request(scripted: Callable[..., str]) -> None:
         "[DONE]",
         "is never read",
     ]
-    deltas, answer = outcome(scripted(lines(*said), seen=seen))
+    deltas, answer = outcome((server := scripted(lines(*said))).url)
     assert [(d.kind, d.text) for d in deltas] == [
         ("reasoning", "Hm"),
         ("reasoning", "m"),
@@ -461,13 +421,13 @@ def test_reasoning_usage_and_the_request(scripted: Callable[..., str]) -> None:
     wire = answer.to_wire()
     assert (wire["text"], wire["reasoning"], wire["finish_reason"]) == ("Hi!", "Hmm", "length")
     assert wire["usage"] == {**usage, "cached_tokens": 4}
-    ((headers, body),) = seen
+    ((headers, body),) = server.seen
     assert headers["Authorization"] == f"Bearer {KEY}" and body["model"] == "m"
 
 
-def test_a_server_without_usage_and_done(scripted: Callable[..., str]) -> None:
+def test_a_server_without_usage_and_done(scripted: Start) -> None:
     text = lines(CHUNK, CHUNK) + b"data: " + json.dumps(END).encode()
-    deltas, answer = outcome(scripted(text[:9], 0.05, text[9:]))
+    deltas, answer = outcome(scripted(text[:9], 0.05, text[9:]).url)
     assert len(deltas) == 2 and answer.finish_reason == "stop"
     assert answer.to_wire()["usage"]["completion_tokens"] == 2
 
@@ -496,28 +456,28 @@ def test_a_server_without_usage_and_done(scripted: Callable[..., str]) -> None:
     ],
 )
 def test_failures_have_codes(
-    scripted: Callable[..., str], pieces: list[Any], status: int, code: str, says: str
+    scripted: Start, pieces: list[Any], status: int, code: str, says: str
 ) -> None:
-    seen: list[Any] = []
+    server = scripted(*pieces, status=status)
     with pytest.raises(OctavoError) as failed:
-        outcome(scripted(*pieces, status=status, seen=seen), Patience(5, 0.6, 0.3))
+        outcome(server.url, Patience(5, 0.6, 0.3))
     assert failed.value.code == code and says in failed.value.message
     assert KEY not in str(failed.value.to_wire())
-    assert len(seen) == 1, "nothing is asked for twice"
+    assert len(server.seen) == 1, "nothing is asked for twice"
 
 
-def test_a_server_that_is_not_there(scripted: Callable[..., str]) -> None:
+def test_a_server_that_is_not_there() -> None:
     with pytest.raises(OctavoError) as failed:
         outcome("http://127.0.0.1:9/v1")
     assert failed.value.code == "remote.unavailable"
 
 
-def test_a_silent_server_can_be_stopped(scripted: Callable[..., str]) -> None:
+def test_a_silent_server_can_be_stopped(scripted: Start) -> None:
     async def work() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(0.3, stop.set)
         started = time.monotonic()
-        _, answer = await answered(scripted(9.0), None, stop)
+        _, answer = await answered(scripted(9.0).url, None, stop)
         assert answer.finish_reason == "cancelled"
         assert time.monotonic() - started < 3
 
