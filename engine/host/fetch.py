@@ -75,4 +75,6 @@ class LocalExchange:
         if self._socket:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
-            self._connection.close()
+        if self._reply:
+            self._reply.close()
+        self._connection.close()
