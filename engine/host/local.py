@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -52,8 +51,7 @@ class LocalHost:
 
     async def read_shard(self, index: int) -> bytes:
         """A part of a file. Raises OctavoError shard.file if it cannot be read."""
-        path, start, size = self._shards[index]
-        return await asyncio.to_thread(_read, path, start, size)
+        return _read(*self._shards[index])
 
     def head_of(self, shard: bytes, count: int) -> bytes:
         """The first bytes of a shard."""
