@@ -38,7 +38,9 @@ class Native:
     """Faster implementations of some ops for matrices in the file's own blocks; ``name`` says what
     ``library`` was compiled for."""
 
-    def __init__(self, library: Path, name: str = "WebAssembly") -> None:
+    name = "WebAssembly"
+
+    def __init__(self, library: Path, name: str = name) -> None:
         import ctypes
 
         import numpy as np
