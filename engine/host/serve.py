@@ -109,7 +109,7 @@ def application(folder: Path, headers: Mapping[str, str] | None = None) -> Starl
 
 
 def site_headers(folder: Path) -> dict[str, str]:
-    """What the file of headers of a site says: lines `Name: value` below the path `/*`, in the format
+    """What a site's file of headers says: lines `Name: value` below the path `/*`, in the format
     that static hosts read. Raises HostError where it says something else."""
     path = folder / HEADERS
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import threading
 import time
@@ -14,24 +12,6 @@ from typing import Any
 import uvicorn
 
 from engine.host import serve
-from tests.browser.conftest import cut
-from tests.conftest import ROOT
-
-
-def copy_site(folder: Path) -> Path:
-    """dist/ without its models, but with the tiny one, as files of its own: no links, which a
-    server refuses when they lead elsewhere."""
-
-    def place(source: str, target: str) -> None:
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copyfile(source, target)
-
-    ignored = shutil.ignore_patterns("SmolLM2*")
-    shutil.copytree(ROOT / "dist", folder, copy_function=place, ignore=ignored)
-    cut(ROOT / "tests/golden/tiny.gguf", folder / "models/tiny")
-    return folder
 
 
 def replace(path: Path, data: bytes) -> None:
@@ -70,7 +50,8 @@ class Hosted:
     ) -> None:
         self.requests.append(scope["path"])
         if scope["method"] != "POST":
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         body, more = b"", True
         while more:
             message = await receive()

@@ -2,61 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from tests.browser.chat import Chat
-from tests.browser.hosted import Hosted, Witness, copy_site
-from tests.browser.test_sources import NONE
-from tests.conftest import BROWSER_FLAGS
+from tests.browser.hosted import Hosted, Witness
 
 pytestmark = pytest.mark.browser
 TINY = "model=models/tiny/manifest.json&device=cpu&context=512&max_tokens=20"
-
-
-@pytest.fixture(scope="module")
-def own_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_site(tmp_path_factory.mktemp("hosted") / "root")
-
-
-@pytest.fixture
-def hosted(own_copy: Path) -> Iterator[Hosted]:
-    hosted = Hosted(own_copy)
-    yield hosted
-    hosted.close()
-
-
-@pytest.fixture(scope="module")
-def witness() -> Iterator[Witness]:
-    witness = Witness()
-    yield witness
-    witness.close()
-
-
-@pytest.fixture(scope="module")
-def watched_chromium(playwright: Any, chromium_path: str) -> Iterator[Any]:
-    """Chromium whose own questions get lost; contexts say who hears those of pages."""
-    quiet = "--disable-features=AutofillServerCommunication,OptimizationHints"
-    nobody = {"server": "http://127.0.0.1:9"}
-    browser = playwright.chromium.launch(
-        executable_path=chromium_path, args=[*BROWSER_FLAGS, quiet], proxy=nobody
-    )
-    yield browser
-    browser.close()
-
-
-@pytest.fixture
-def watched(hosted: Hosted, witness: Witness, watched_chromium: Any) -> Iterator[Chat]:
-    """A page from which only the site itself can be reached unnoticed; it loads no model."""
-    proxy = {"server": witness.url, "bypass": f"127.0.0.1:{hosted.port}"}
-    context = watched_chromium.new_context(proxy=proxy)
-    witness.asked.clear()
-    chat = Chat(context.new_page(), hosted, f"{hosted.url}/?{NONE}")  # type: ignore[arg-type]
-    yield chat
-    context.close()
 
 
 def noted(chat: Chat) -> list[str]:
