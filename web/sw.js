@@ -20,11 +20,14 @@ const OPENING_MS = 10_000; // a page that no document has come of by then, will 
 
 /** Name of the cache in use, once it has been looked up. */
 let inUse = "";
+/** Whether the visitor wants no copy any longer: the page deletes it. */
+let isRemoved = false;
 /** Pages that have been answered, but are not among the clients yet. @type {Set<string>} */
 const opening = new Set();
 
 sw.addEventListener("install", (event) => event.waitUntil(update()));
 sw.addEventListener("message", (event) => {
+  if (event.data === "remove") isRemoved = true;
   if (event.data === "update") event.waitUntil(update().catch(() => {})); // offline, perhaps
 });
 sw.addEventListener("fetch", (event) => {
@@ -73,6 +76,7 @@ async function fetchMissing(cache, files) {
  * @param {string} sha256 hex, or "" for a file that may differ from what was built
  */
 async function keep(cache, url, sha256) {
+  if (isRemoved) throw new Error("The copy has been removed.");
   const response = await fetch(url, { cache: "reload" });
   if (!response.ok) throw new Error(`status ${response.status} for ${url}`);
   const body = await response.arrayBuffer();

@@ -40,7 +40,8 @@ const outbox = new Outbox((message) => self.postMessage(message));
 let queue = [];
 /** Ids that have no final reply yet. @type {Set<number>} */
 const open = new Set();
-/** Loads that may begin anew by themselves: none does so twice. @type {Map<number, NamedLoad>} */
+/** Loads under way that may begin anew by themselves; null for those that have, for none does so
+ * twice. @type {Map<number, NamedLoad | null>} */
 const repeatable = new Map();
 /** Frees tokenizers that reached nobody, since their load was stopped. */
 const forgotten = new FinalizationRegistry((/** @type {() => void} */ free) => free());
@@ -177,9 +178,21 @@ function deliver(request) {
 function pass(message) {
   const isShardError = message.kind === "error" && message.error.code.startsWith("shard.");
   const load = isShardError && repeatable.get(message.id);
-  if (!load || !shards.replaced) return reply(message);
-  repeatable.delete(load.id);
-  deliver(load);
+  if (load && shards.replaced) {
+    repeatable.set(load.id, null);
+    deliver(load);
+  } else if (message.kind === "result" && repeatable.has(message.id)) replyLoaded(message);
+  else reply(message);
+}
+
+/**
+ * A load's result also says what the browser keeps of the model, which Python does not know.
+ *
+ * @param {import("./protocol.mjs").Result} result
+ */
+async function replyLoaded(result) {
+  const kept = await shards.kept().catch(() => ({ kept: false }));
+  reply({ ...result, value: { ...result.value, ...kept } });
 }
 
 /** @param {Reply | Delta} message */
