@@ -28,7 +28,7 @@ class Manners:
     delay_s: float = 0  # before it answers
     stalls: list[int] = field(default_factory=list)  # bytes after which the first answers hang
     resets: list[int] = field(default_factory=list)  # and after which connections are reset
-    flips: int = 0  # first answers have a wrong bit
+    flips: int = 0  # first shards have a wrong bit
     shifts: int = 0  # first ranges begin 4 bytes late, which they say
     lies: int = 0  # first ranges begin 4 bytes late, which they do not say
     garbage: int = 0  # first answers are no HTTP
@@ -106,7 +106,7 @@ class Origin:
         body = data[first:last] if with_body else b""
         if manners.cuts and not is_probe:
             body = body[: manners.cuts.pop(0)]
-        if manners.flips and not is_probe and body:
+        if manners.flips and not request.path.endswith(".json") and body:
             manners.flips -= 1
             body = bytes([body[0] ^ 1]) + body[1:]
         if manners.garbage and not is_probe:

@@ -20,7 +20,7 @@ from tests.conftest import StaticServer
 
 pytestmark = pytest.mark.browser
 SHARD = 10_000
-RETRY = {"attempts": 3, "delay_ms": 20, "stall_ms": 400}
+RETRY = {"attempts": 5, "delay_ms": 20, "stall_ms": 400}
 BOUND_S = 15
 
 # A store of its own in the page, without an engine: fetches all of a model.
@@ -79,7 +79,7 @@ NETWORK: list[tuple[str, dict[str, Any], str, str]] = [
     ("reset", {"resets": [0, 5, 9000]}, "right", "right"),
     ("reset for ever", {"resets": [0] * 999}, "shard.network", "shard.network"),
     ("a wrong bit once", {"flips": 1}, "right", ""),
-    ("a wrong bit always", {"flips": 999}, "manifest.invalid", ""),
+    ("a wrong bit always", {"flips": 999}, "shard.hash", ""),
     ("other ranges", {"shifts": 2, "cuts": [5, 7]}, "right", "right"),
     ("other ranges for ever", {"shifts": 999}, "right", "shard.network"),
     ("other ranges that lie", {"lies": 1, "cuts": [4000] * 2}, "right", ""),
@@ -136,7 +136,7 @@ def test_two_tabs_fetch_a_model_once(
     assert len(shard_requests(origin)) == len(set(shard_requests(origin))) > 10
     for tab in (first, second):
         seen = [loaded for loaded, total in tab.evaluate("window.seen")]
-        assert len(set(seen)) > 3, "both show how it goes on"
+        assert len(set(seen)) >= 3, "both show how it goes on"
         assert seen == sorted(seen)
         assert seen[-1] == len(TINY)
 
@@ -276,8 +276,7 @@ def test_the_cache_fills_up_in_the_middle(
     kept = page.evaluate("store.kept()")
     assert kept["kept"] is False
     assert "Only 1 MB of the model's 1 MB" in kept["not_kept"]
-    assert "tiny (1 MB)" in kept["not_kept"], "which could be deleted"
-    assert "m (" not in kept["not_kept"]
+    assert kept["not_kept"].endswith(": tiny (1 MB)."), "which could be deleted"
     page.reload()
     origin.paths.clear()
     assert fetched(page, f"{origin.url}/m/manifest.json") == SHA256
