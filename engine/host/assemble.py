@@ -18,6 +18,7 @@ MODELS = "models"  # folder in dist/
 PRECACHE = "precache.json"
 CATALOGUE = "models.json"
 HEADERS = "_headers"
+VERSION = "worker/version.mjs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +46,7 @@ def _build() -> None:
     manifests = {f"{MODELS}/{m.id}/manifest.json": _model(m) for m in pins.MODELS}
     with Step("Assembling dist/"):
         site = _own_files(manifests) | _npm_files() | _pyodide(files)
+        site[VERSION] = version_module(site)
         site[PRECACHE] = precache(site)
         for name, data in site.items():
             write_whole(DIST / name, data)
@@ -110,6 +112,13 @@ def precache(site: dict[str, bytes]) -> bytes:
     if "index.html" in files:
         files[""] = files["index.html"]
     return json.dumps({"version": version[:16], "files": files}, indent=1, sort_keys=True).encode()
+
+
+def version_module(site: dict[str, bytes]) -> bytes:
+    """By which page and worker find out that they are of one version; the catalogue is of none."""
+    names = sorted(site.keys() - {VERSION, CATALOGUE})
+    version = sha256("".join(f"{name}\0{sha256(site[name])}\n" for name in names).encode())
+    return site[VERSION].replace(b'VERSION = ""', f'VERSION = "{version[:16]}"'.encode())
 
 
 def _remove_others(names: set[str]) -> None:

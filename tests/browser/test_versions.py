@@ -202,7 +202,7 @@ def test_open_tabs_stay_with_their_version(profile: Any, deployed: Deployed) -> 
 def test_two_tabs_are_opened_at_once(profile: Any, deployed: Deployed) -> None:
     """Neither has a document yet when the other asks for its page."""
     installed(profile, deployed).close()
-    for i in range(6):
+    for i in range(3):
         newer = "BA"[i % 2]
         page = opened(profile, deployed)
         deployed.deploy(newer)
@@ -267,11 +267,13 @@ def stop_workers(page: Any) -> None:
 
 
 def test_it_is_killed_at_any_moment(profile: Any, deployed: Deployed) -> None:
-    """While it installs, fetches and answers: what is there stays whole, and goes on."""
+    """While it installs and fetches, and before it answers: what is there stays whole, goes on, and
+    is put to use. (A request that it dies over may go to the network instead: whether the engine is
+    the page's own is checked there too.)"""
     dice = random.Random(2)
     deployed.delay_s = 0.01
     page = opened(profile, deployed)
-    for _ in range(4):
+    for _ in range(5):
         page.evaluate("void update()")
         page.wait_for_timeout(dice.uniform(0, 60))
         stop_workers(page)
@@ -280,22 +282,17 @@ def test_it_is_killed_at_any_moment(profile: Any, deployed: Deployed) -> None:
     kept(page, "A")
     page.reload()
     deployed.deploy("B")
-    for _ in range(6):
+    for _ in range(8):
         page.evaluate("void update()")
         page.wait_for_timeout(dice.uniform(0, 60))
         stop_workers(page)
-        page.evaluate("void (window.late = versions().catch(() => ['A']))")
-        stop_workers(page)  # a request that is under way may fail, but gets nothing else
-        assert set(page.evaluate("window.late")) == {"A"}
+        assert version(page) == "A"
     page.evaluate("update()")
-    kept(page, "AB") if version(page) == "A" else kept(page, "B")
-    for _ in range(4):
-        page.evaluate("void setTimeout(() => location.reload(), 0)")
-        stop_workers(page)
-        page.wait_for_timeout(dice.uniform(50, 200))
-        page.wait_for_load_state()
+    kept(page, "AB")
+    stop_workers(page)
     page.reload()
     assert version(page) == "B"
+    kept(page, "B")
 
 
 def test_without_the_new_version_the_old_one_goes_on(profile: Any, deployed: Deployed) -> None:
