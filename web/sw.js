@@ -16,14 +16,11 @@ const MODELS_URL = new URL("models/", SCOPE).href;
 const POINTER_CACHE = `octavo-app:${new URL(SCOPE).pathname}`; // an origin may have many scopes
 const VERSION_PREFIX = `${POINTER_CACHE}:`;
 const PARALLEL = 6;
-const OPENING_MS = 10_000; // a page that no document has come of by then, will have none
 
 /** Name of the cache in use, once it has been looked up. */
 let inUse = "";
 /** Whether the visitor wants no copy any longer: the page deletes it. */
 let isRemoved = false;
-/** Pages that have been answered, but are not among the clients yet. @type {Set<string>} */
-const opening = new Set();
 
 sw.addEventListener("install", (event) => event.waitUntil(update()));
 sw.addEventListener("message", (event) => {
@@ -117,13 +114,9 @@ async function use(name) {
  * @param {FetchEvent} event
  * @returns {Promise<Response>}
  */
-async function openPage(event) {
-  const { request, clientId, resultingClientId } = event;
-  const others = new Set(opening); // before this one, whose turn it is
-  opening.add(resultingClientId);
-  event.waitUntil(hasOpened(resultingClientId));
+async function openPage({ request, clientId }) {
   const waiting = await newVersion();
-  if (waiting && !others.size && !(await isUsedElsewhere(clientId))) await use(waiting);
+  if (waiting && !(await isUsedElsewhere(clientId))) await use(waiting);
   const kept = await find(request.url);
   if (kept) return kept;
   return fetch(request).catch(async (error) => {
@@ -131,20 +124,6 @@ async function openPage(event) {
     if (page) return page;
     throw error;
   });
-}
-
-/**
- * Until a page is among the clients, or has come to nothing.
- *
- * @param {string} id
- */
-async function hasOpened(id) {
-  for (const start = Date.now(); Date.now() < start + OPENING_MS;) {
-    await new Promise((resolve) => setTimeout(resolve, 50));
-    const pages = await sw.clients.matchAll({ type: "window", includeUncontrolled: true });
-    if (pages.some((page) => page.id === id)) break;
-  }
-  opening.delete(id);
 }
 
 /** Name of a whole version that is not in use yet. */
