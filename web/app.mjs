@@ -4,7 +4,7 @@ import { Octavo, OctavoError } from "./client.mjs";
 import { loadLocale, list, number, t } from "./locale.mjs";
 import { MarkdownView } from "./markdown.mjs";
 import { ModelsDialog } from "./models.mjs";
-import { installOffline } from "./offline.mjs";
+import { installOffline, keepStorage } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
 import { autosize, byId, byTestId, element, stickToBottom } from "./dom.mjs";
 
@@ -192,7 +192,7 @@ async function loadChoice() {
 }
 
 /** @param {LoadResult} result */
-function showLoaded({ device, model, memory_bytes }) {
+function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
   const kind = device.kind === "cpu" ? "cpu" : device.software ? "software" : "gpu";
   byId("model").textContent = model.name;
   const badge = byId("device");
@@ -201,9 +201,11 @@ function showLoaded({ device, model, memory_bytes }) {
   badge.dataset.kind = kind;
   badge.hidden = false;
   const notice = byId("notice");
-  notice.hidden = kind !== "cpu";
   const { reason } = device;
-  notice.textContent = reason ? t("notice_cpu_because", { reason }) : t("notice_cpu");
+  const cpu = reason ? t("notice_cpu_because", { reason }) : t("notice_cpu");
+  notice.textContent = not_kept ?? (kind === "cpu" ? cpu : "");
+  notice.hidden = !notice.textContent;
+  if (kept) keepStorage();
   showStats({ memory_bytes });
 }
 

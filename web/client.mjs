@@ -15,6 +15,8 @@
  * carries token ids and timing.
  */
 
+import { VERSION } from "./worker/version.mjs";
+
 /**
  * @typedef {import("../worker/protocol.mjs").LoadResult} LoadResult
  * @typedef {import("../worker/protocol.mjs").GenerateResult} GenerateResult
@@ -162,7 +164,7 @@ export class Octavo {
    * @param {LoadOptions & {workerUrl?: string | URL}} [options] defaults for `load`
    */
   constructor({ workerUrl, ...defaults } = {}) {
-    this.#workerUrl = workerUrl ?? new URL("./worker/worker.mjs", import.meta.url);
+    this.#workerUrl = workerUrl ?? new URL(`./worker/worker.mjs?version=${VERSION}`, import.meta.url);
     this.#defaults = defaults;
     this.chat = {
       completions: {
@@ -192,7 +194,8 @@ export class Octavo {
       () => this.#loads.delete(loading),
       (error) => {
         this.#loads.delete(loading);
-        if (error.code === "internal") this.#end(error); // the next load starts a fresh worker
+        // the next load starts a fresh worker
+        if (["internal", "engine.stalled", "site.changed"].includes(error.code)) this.#end(error);
       },
     );
     return loading;

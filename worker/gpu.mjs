@@ -4,6 +4,7 @@
 
 import { Buffers, GpuError } from "./buffers.mjs";
 import { Uploads } from "./upload.mjs";
+import { within } from "./waits.mjs";
 
 /**
  * @typedef {{code: string, layout: ("read" | "read_write")[], constants: Record<string, number>}} WirePipeline
@@ -19,6 +20,8 @@ import { Uploads } from "./upload.mjs";
  * @typedef {{label: string, pipeline: GPUComputePipeline, binding: Binding, grid: number[], tokens: number}} Dispatch
  */
 
+const REQUEST_SECONDS = 60; // for an adapter, and for its device
+const WORK_SECONDS = 300; // for a kernel to compile, and for what the GPU was given last
 const RING = 256; // sampled ids wait in a ring of this many
 const SUBMIT = 32; // dispatches of a submit where a step is waited for: the GPU begins meanwhile
 const BURST_SUBMIT = 2; // steps of a submit in a burst: the GPU is busy anyway, a submit has its price
@@ -46,11 +49,13 @@ export class Gpu {
   }
 
   static async #open() {
-    const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" });
+    if (!navigator.gpu) return null;
+    const asked = navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+    const adapter = await within(REQUEST_SECONDS, asked, "Asking for a GPU");
     if (!adapter) return null;
     const wanted = /** @type {GPUFeatureName[]} */ (["subgroups", "timestamp-query"]);
     const { limits } = adapter;
-    const device = await adapter.requestDevice({
+    const given = adapter.requestDevice({
       requiredFeatures: wanted.filter((name) => adapter.features.has(name)),
       requiredLimits: {
         maxBufferSize: limits.maxBufferSize,
@@ -59,6 +64,7 @@ export class Gpu {
         maxStorageBuffersPerShaderStage: Math.min(10, limits.maxStorageBuffersPerShaderStage),
       },
     });
+    const device = await within(REQUEST_SECONDS, given, "Asking for the GPU's device");
     return new Gpu(adapter, device);
   }
 
@@ -116,7 +122,7 @@ export class Gpu {
   async grow(json) {
     const wanted = /** @type {WireBuffer[]} */ (JSON.parse(json));
     const { epoch } = this;
-    const larger = await Promise.race([this.buffers.tryLarger(wanted), this.lost]);
+    const larger = await this.#answered(this.buffers.tryLarger(wanted));
     if (epoch !== this.epoch) for (const buffer of larger ?? []) buffer.destroy();
     this.checkEpoch(epoch);
     if (!larger) return false;
@@ -168,11 +174,13 @@ export class Gpu {
     const key = JSON.stringify([code, wire.layout, wire.constants]);
     let pipeline = this.pipelines.get(key);
     if (!pipeline) {
-      pipeline = this.device.createComputePipelineAsync({
+      const compiled = this.device.createComputePipelineAsync({
         layout: this.device.createPipelineLayout({ bindGroupLayouts: [this.layout(wire.layout)] }),
         compute: { module: this.#module(code), entryPoint: "main", constants: wire.constants },
       });
+      pipeline = within(WORK_SECONDS, compiled, "Compiling a kernel", "gpu.stalled");
       this.pipelines.set(key, pipeline);
+      pipeline.catch(() => this.pipelines.delete(key));
     }
     return pipeline;
   }
@@ -374,10 +382,16 @@ export class Gpu {
     return new Uint32Array();
   }
 
+  /** What the GPU answers, unless it is lost or does not answer at all.
+   * @template T @param {Promise<T>} promise @returns {Promise<T>} */
+  #answered(promise) {
+    return within(WORK_SECONDS, Promise.race([promise, this.lost]), "The GPU", "gpu.stalled");
+  }
+
   /** Waits for the GPU, and turns what went wrong on it into an error.
    * @template T @param {Promise<T>} promise @returns {Promise<T>} */
   async settle(promise) {
-    const value = await Promise.race([promise, this.lost]).catch(async (error) => {
+    const value = await this.#answered(promise).catch(async (error) => {
       // A lost device also breaks off what waits for it, and may say so first.
       await Promise.race([this.lost, new Promise((resolve) => setTimeout(resolve, 50))]);
       throw error;

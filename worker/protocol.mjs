@@ -173,7 +173,11 @@
  * @property {Partial<Record<"temperature" | "top_k" | "top_p" | "min_p" | "repetition_penalty",
  *   number>>} sampling what the file recommends: a `generate` that says nothing else has it
  *
- * @typedef {object} LoadResult
+ * @typedef {object} Kept what the browser keeps of a model for the next visit
+ * @property {boolean} kept all of it
+ * @property {string} [not_kept] if it has no room for it: why, and what could be freed
+ *
+ * @typedef {object} EngineLoadResult
  * @property {string} key by which other requests name the model
  * @property {DeviceInfo} device
  * @property {ModelInfo} model
@@ -181,6 +185,8 @@
  * @property {Record<string, number>} memory bytes by purpose
  * @property {number} load_ms
  * @property {VariantTiming[]} variants of kernels, measured in this load
+ *
+ * @typedef {EngineLoadResult & Kept} LoadResult
  *
  * @typedef {object} VariantTiming
  * @property {string} label the kernel, and the shape and format of its weight
