@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from engine.backends.base import Device, persistent_tensors, pools_of, weights_of
 from engine.chat import ChatTemplate
 from engine.config import LoadConfig, recommended
+from engine.events import Exchange
 from engine.grammar import Grammar
 from engine.header import Manifest, read_headers, read_manifest
 from engine.kv import BlockPool
@@ -82,6 +83,11 @@ class Host(Protocol):
     ) -> Grammar:
         """JSON of a schema in tokens, whose bytes are in ``table``. OctavoError request.invalid if
         the schema cannot be used."""
+        ...
+
+    def fetch(self, url: str, headers: Mapping[str, str], body: str | None) -> Exchange:
+        """Begin to ask a server: POST of a ``body``, else GET. It is asked once, redirects are not
+        followed, and nothing is sent but this."""
         ...
 
     async def recall(self, key: str) -> str:

@@ -25,8 +25,7 @@ from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
 from engine.messages import check_messages, check_tools
-from engine.resident import describe
-from engine.tuning import choose
+from engine.service import Service
 
 Message = Mapping[str, Any]
 Handler = Callable[[int, Message], Awaitable[Any]]
@@ -40,6 +39,7 @@ class Worker:
         self._host = host
         self._post = post
         self._engine = Engine(host)
+        self._service = Service(self._engine, host)
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: set[int] = set()  # ids that have no final reply yet
         self._stoppable: dict[int, Callable[[], bool]] = {}  # how to stop what is under way, by id
@@ -97,25 +97,20 @@ class Worker:
         def progress(stage: str, loaded: int, total: int, unit: str) -> None:
             self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
 
-        with self._stoppable_by(id, self._engine.stop_load):
-            model = await self._engine.load(config, progress)
-        best = choose(model.timings)
-        return {
-            **describe(model),
-            "key": config.model,
-            "load_ms": (self._host.now() - started) * 1e3,
-            "variants": [timing.to_wire(best) for timing in model.timings],
-        }
+        with self._stoppable_by(id, self._service.stop_load):
+            loaded = await self._service.load(config, progress)
+        load_ms = (self._host.now() - started) * 1e3
+        return {**loaded, "key": config.model, "load_ms": load_ms}
 
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
         model = check_model(message)
-        config = GenerateConfig.from_wire(message, self._engine.sampling(model))
+        config = GenerateConfig.from_wire(message, self._service.sampling(model))
         if message.get("continues") is None:
             messages, tools = check_messages(message), check_tools(message)
-            events = self._engine.generate(messages, config, key=id, tools=tools, model=model)
+            events = self._service.generate(messages, config, key=id, tools=tools, model=model)
         else:
-            events = self._engine.go_on(check_handle(message), config, key=id, model=model)
-        with self._stoppable_by(id, lambda: self._engine.stop(id)):
+            events = self._service.go_on(check_handle(message), config, key=id, model=model)
+        with self._stoppable_by(id, lambda: self._service.stop(id)):
             async for event in events:
                 if isinstance(event, Delta):
                     kind = "delta" if event.kind == "answer" else "reasoning"
@@ -135,22 +130,22 @@ class Worker:
     async def _stop(self, id: int, message: Message) -> dict[str, Any]:
         target = check_target(message)
         if target is None:
-            return {"stopped": self._engine.stop()}
+            return {"stopped": self._service.stop()}
         return {"stopped": target in self._stoppable and self._stoppable[target]()}
 
     async def _reset(self, id: int, message: Message) -> dict[str, Any]:
-        await self._engine.reset()
+        await self._service.reset()
         return {}
 
     async def _unload(self, id: int, message: Message) -> dict[str, Any]:
-        await self._engine.unload(check_model(message))
+        await self._service.unload(check_model(message))
         return {}
 
     async def _measure(self, id: int, message: Message) -> dict[str, Any]:
-        return await self._engine.measure(MeasureConfig.from_wire(message), check_model(message))
+        return await self._service.measure(MeasureConfig.from_wire(message), check_model(message))
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
-        return self._engine.status()
+        return self._service.status()
 
 
 def _parse(text: str) -> Message:

@@ -13,7 +13,8 @@ ENGINE = ROOT / "engine"
 # Higher rooms may import lower ones, never the other way; rooms on one line may not see each other.
 LAYERS = [
     ["worker"],
-    ["engine"],
+    ["service"],
+    ["engine", "remote"],
     ["measuring", "unfinished"],
     ["answer", "resident"],
     ["loader"],
@@ -32,7 +33,7 @@ LAYERS = [
     ["weights.quants"],
     ["plan"],
     ["shaders", "tokenizer", "weights.gguf"],
-    ["config", "messages"],
+    ["config", "messages", "events"],
     ["errors"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

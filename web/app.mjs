@@ -73,6 +73,7 @@ function addressOptions() {
       kv_tokens: numeric("kv_tokens"),
       kv_bytes: numeric("kv_bytes"),
       activations: text("activations"),
+      remote: text("remote") && { url: text("remote") },
     })),
     generate: defined({
       temperature: numeric("temperature"),
@@ -193,7 +194,8 @@ async function loadChoice() {
 
 /** @param {LoadResult} result */
 function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
-  const kind = device.kind === "cpu" ? "cpu" : device.software ? "software" : "gpu";
+  const local = device.kind === "cpu" ? "cpu" : device.software ? "software" : "gpu";
+  const kind = device.kind === "remote" ? "remote" : local;
   byId("model").textContent = model.name;
   const badge = byId("device");
   badge.textContent = t(`device_${kind}`);
@@ -201,9 +203,14 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
   badge.dataset.kind = kind;
   badge.hidden = false;
   const notice = byId("notice");
-  const { reason } = device;
-  const cpu = reason ? t("notice_cpu_because", { reason }) : t("notice_cpu");
-  notice.textContent = not_kept ?? (kind === "cpu" ? cpu : "");
+  const { reason = "", name } = device;
+  const notices = {
+    cpu: reason || t("notice_cpu"),
+    remote: `${reason} ${t("notice_remote", { name })}`.trim(),
+    gpu: "",
+    software: "",
+  };
+  notice.textContent = not_kept ?? notices[kind];
   notice.hidden = !notice.textContent;
   if (kept) keepStorage();
   showStats({ memory_bytes });

@@ -37,7 +37,9 @@ import { VERSION } from "./worker/version.mjs";
  *   manifest, of a .gguf or of any part of a split one; or .gguf files, all parts of one model
  * @property {boolean} [keep] whether the browser keeps the model for later visits; if absent, it
  *   does, but for files
- * @property {"auto" | "gpu" | "cpu"} [device]
+ * @property {"auto" | "gpu" | "cpu" | "remote"} [device]
+ * @property {import("../worker/protocol.mjs").RemoteServer} [remote] a server that computes with
+ *   the device "remote", or with "auto" if the model cannot be loaded on any device here
  * @property {number} [context] tokens
  * @property {"auto" | "f32" | "q16" | "q8"} [activations]
  * @property {number} [kv_tokens] room that the KV cache may grow to, for all conversations together;
@@ -184,6 +186,9 @@ export class Octavo {
   load(options = {}, onProgress) {
     const fields = { ...this.#defaults, ...options };
     if (typeof fields.model === "string") fields.model = absolute(fields.model);
+    if (typeof fields.remote?.url === "string") {
+      fields.remote = { ...fields.remote, url: addressOf(fields.remote.url) };
+    }
     const loading = this.#request("load", fields, onProgress).then((result) => {
       this.#names.delete(result.key);
       this.#names.set(result.key, result.model.name);
@@ -674,4 +679,13 @@ function absolute(model) {
   if (typeof model !== "string") return model;
   const isUrl = /[/:]|\.(json|gguf)$/i.test(model);
   return isUrl ? new URL(model, document.baseURI).href : model;
+}
+
+/**
+ * A URL relative to the page; what is none stays, for the worker to say what is wrong.
+ *
+ * @param {string} url
+ */
+function addressOf(url) {
+  return URL.canParse(url, document.baseURI) ? new URL(url, document.baseURI).href : url;
 }

@@ -27,6 +27,12 @@
  * | models   | ModelList          | says which models there are, and how much of them is kept |
  * | remove   | {bytes: number}    | deletes what the browser keeps of `model`                 |
  *
+ * A model on a remote server is loaded, asked, stopped and continued in the same way. Its answers
+ * have no `ids`; tokens are counted by the server or, where it does not say, by pieces of text; a
+ * continuation (`continues`) sends the text so far as the assistant's last message, and goes on
+ * where it ended only if the server does. `tools`, `logprobs`, `context_full` "slide" and `measure`
+ * are for models here.
+ *
  * A stopped `generate` ends with its own result (`finish_reason: "cancelled"`); a stopped `load`
  * ends with the error `request.cancelled`.
  *
@@ -38,7 +44,7 @@
  */
 
 /**
- * @typedef {"auto" | "gpu" | "cpu"} DeviceChoice
+ * @typedef {"auto" | "gpu" | "cpu" | "remote"} DeviceChoice
  * @typedef {"auto" | "f32" | "q16" | "q8"} Activations whether they may be rounded to integers
  *
  * @typedef {object} Message checked by engine/messages.py
@@ -58,6 +64,11 @@
  * @property {string} [type] "function"
  * @property {{name: string, description?: string, parameters?: object}} function
  *
+ * @typedef {object} RemoteServer one that speaks OpenAI's chat completions
+ * @property {string} url under which they are, such as https://example.com/v1
+ * @property {string} [key] stays in memory, and goes to this server only
+ * @property {string} [model] the first one that the server lists if absent
+ *
  * @typedef {object} LoadRequest
  * @property {number} id
  * @property {"load"} kind
@@ -65,7 +76,9 @@
  *   .gguf or of any part of a split one; or files, all parts of one model; the default model if
  *   absent
  * @property {boolean} [keep] whether the browser keeps the model; if absent, it does, but for files
- * @property {DeviceChoice} [device] "auto" if absent
+ * @property {DeviceChoice} [device] "auto" if absent: a GPU, else the CPU, else `remote`, if given
+ * @property {RemoteServer} [remote] what computes with the device "remote", or if it is "auto" and
+ *   the model cannot be loaded on any device here
  * @property {number} [context] tokens; 2048 if absent
  * @property {Activations} [activations] "auto" if absent
  * @property {number} [kv_tokens] room that the KV cache may grow to, for all conversations together;
@@ -158,11 +171,11 @@
 
 /**
  * @typedef {object} DeviceInfo
- * @property {"webgpu" | "cpu"} kind
- * @property {string} name
+ * @property {"webgpu" | "cpu" | "remote"} kind
+ * @property {string} name of a remote server, its origin
  * @property {boolean} software true if the GPU adapter is computed by the CPU
  * @property {string} activations as decided
- * @property {string} [reason] a sentence: why the CPU was chosen
+ * @property {string} [reason] a sentence: why the CPU or a remote server was chosen
  *
  * @typedef {object} ModelInfo
  * @property {string} name

@@ -6,6 +6,7 @@
  * answered at once, and the model download and the GPU adapter request begin beside the boot.
  */
 
+import { Exchange } from "./exchange.mjs";
 import { Gpu } from "./gpu.mjs";
 import { Grammars } from "./grammars.mjs";
 import { Outbox } from "./outbox.mjs";
@@ -282,6 +283,7 @@ function nothingGenerated() {
  */
 function prepare(load) {
   reportBoot(load.id);
+  if (load.device === "remote") return;
   const onProgress = (/** @type {number} */ loaded, /** @type {number} */ total) =>
     reply({ id: load.id, kind: "progress", stage: "download", loaded, total, unit: "bytes" });
   shards.open(load.model, onProgress).catch(() => {});
@@ -359,6 +361,11 @@ function makeHost(pyodide) {
     memory,
     openTokenizer,
     openGrammars: () => new Grammars(),
+    exchange: (
+      /** @type {string} */ url,
+      /** @type {string} */ headers,
+      /** @type {string | null | undefined} */ body,
+    ) => new Exchange(url, headers, body),
     now: () => performance.now(),
     installNumpy: async () => {
       const loaded = pyodide.loadPackage("micropip");

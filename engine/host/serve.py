@@ -1,12 +1,13 @@
-"""`serve`: builds dist/ and serves it."""
+"""`serve`: builds dist/ and serves it; with `--api`, answers of the engine on this machine too."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import mimetypes
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -15,12 +16,14 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.host import assemble
+from engine.errors import OctavoError
+from engine.host import api, assemble
 from engine.host.errors import HostError
+from engine.host.progress import Step
 
 TYPES = {
     ".mjs": "text/javascript",
@@ -30,6 +33,7 @@ TYPES = {
     ".whl": "application/zip",
     ".bin": "application/octet-stream",
 }
+SHUTDOWN_SECONDS = 2  # for what is still being sent
 
 HEADERS = assemble.HEADERS
 
@@ -38,21 +42,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The address to serve at."""
     parser.add_argument("--host", default="127.0.0.1", help="default: only this machine")
     parser.add_argument("--port", type=int, default=8000, help="0 takes any free one")
+    api.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """The command; returns when the server is stopped with Ctrl-C."""
+    answering = api.open_api(arguments) if arguments.api else None
     folder = assemble.build()
     listener = listen(arguments.host, arguments.port)
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    print(f"Octavo is at http://{shown}:{port}/ (stop with Ctrl-C)", flush=True)
-    config = uvicorn.Config(application(folder), log_level="warning", lifespan="off")
+    routes = answering.routes() if answering else []
+    site = application(folder, routes=routes)
+    config = uvicorn.Config(
+        site, log_level="warning", lifespan="off", timeout_graceful_shutdown=SHUTDOWN_SECONDS
+    )
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        asyncio.run(_serve(uvicorn.Server(config), listener, answering, arguments))
     except KeyboardInterrupt:
         print("\nStopped.")
     return 0
+
+
+async def _serve(
+    server: uvicorn.Server,
+    listener: socket.socket,
+    answering: api.Api | None,
+    arguments: argparse.Namespace,
+) -> None:
+    host, port = listener.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    if answering:
+        try:
+            with Step("Loading the model"):
+                model = await answering.load(arguments.context)
+        except OctavoError as error:
+            raise HostError(f"{error.message} {error.hint}".strip()) from None
+        token = answering.access.token
+        print(f"{model} answers at {address}v1", flush=True)
+        if token and token != arguments.token:
+            print(f"Its token is {token}", flush=True)
+    print(f"Octavo is at {address} (stop with Ctrl-C)", flush=True)
+    await server.serve(sockets=[listener])
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -96,14 +125,16 @@ class _WithHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-def application(folder: Path, headers: Mapping[str, str] | None = None) -> Starlette:
-    """The web application: `folder` as a static site, each answer with `headers`; if they are
-    None, with those that the site's own file _headers asks for."""
+def application(
+    folder: Path, headers: Mapping[str, str] | None = None, routes: Sequence[BaseRoute] = ()
+) -> Starlette:
+    """The web application: `folder` as a static site beside `routes`, each answer with `headers`;
+    if they are None, with those that the site's own file _headers asks for."""
     for suffix, kind in TYPES.items():
         mimetypes.add_type(kind, suffix)
     sent = site_headers(folder) if headers is None else headers
     return Starlette(
-        routes=[Mount("/", _Files(directory=folder, html=True))],
+        routes=[*routes, Mount("/", _Files(directory=folder, html=True))],
         middleware=[Middleware(_WithHeaders, headers=sent)],
     )
 
