@@ -16,6 +16,7 @@ CODES: dict[str, str] = {
     "gguf.version": "The GGUF version is not supported.",
     "gpu.limits": "The model needs more than the GPU adapter allows.",
     "gpu.lost": "The GPU device was lost.",
+    "gpu.memory": "The GPU has not enough memory.",
     "gpu.unavailable": "No usable GPU adapter was found.",
     "gpu.wrong": "The GPU computes wrong numbers.",
     "internal": "Something unexpected went wrong.",

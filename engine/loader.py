@@ -169,17 +169,21 @@ class LoadedModel:
 
 
 async def load(
-    host: Host, config: LoadConfig, progress: StageProgress, room: Room | None = None
+    host: Host,
+    config: LoadConfig,
+    progress: StageProgress,
+    room: Room | None = None,
+    opener: Callable[[LoadConfig], Awaitable[tuple[Device, str]]] | None = None,
 ) -> LoadedModel:
-    """Load a model, with memory from ``room``. On any error or cancellation nothing of it stays
-    behind."""
+    """Load a model, with memory from ``room``, on the host's device or that of ``opener``. On any
+    error or cancellation nothing of it stays behind."""
     room = room or Boundless()
     device: Device | None = None
     encoder: Encoder | None = None
 
     async def open_device() -> tuple[Device, str]:
         nonlocal device  # it is open even if what else is done fails
-        device, reason = await host.open_device(config)
+        device, reason = await (opener or host.open_device)(config)
         return device, reason
 
     try:

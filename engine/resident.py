@@ -9,12 +9,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
 from engine.config import LoadConfig
 from engine.errors import OctavoError
 from engine.loader import Host, LoadedModel, StageProgress, load
+from engine.recovery import News, Open, Recovery
 from engine.scheduler import Scheduler
 from engine.turns import Signal
 
@@ -50,6 +52,7 @@ class Slot:
     used: int = 0
     reserved: int = 0  # bytes that it is about to hold in all
     sha256: str = ""  # of the file; empty if its manifest does not say
+    recovery: Recovery = field(default_factory=Recovery)
     about: dict[str, Any] = field(default_factory=dict)  # see ``describe``
 
     @property
@@ -85,8 +88,14 @@ class Slot:
 class Models:
     """Loaded models, the one loaded last at the end, by the names that they were loaded by."""
 
-    def __init__(self, host: Host, rehearse: Callable[[Ready], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        rehearse: Callable[[Ready], Awaitable[None]],
+        tell: Callable[[Slot, News], None],
+    ) -> None:
         self.host = host
+        self._tell = tell
         self._by_key: dict[str, Slot] = {}
         self.budget: int | None = None  # bytes
         self.changed = Signal()  # somebody leaves a model or is to stop, or it is another's turn
@@ -128,8 +137,7 @@ class Models:
                 self.swap_out(same)
             self._coming, self.budget = slot, config.memory_bytes
             try:
-                ready = await self._open(slot, config, progress)
-                await self._rehearse(ready)
+                ready = await self._open(slot, config, progress, self._rehearse)
             except BaseException:
                 self.swap_out(slot)
                 self.budget = budget
@@ -178,6 +186,11 @@ class Models:
         slot.uses -= 1
         self.changed.fire()
 
+    def lost(self, slot: Slot) -> None:
+        """The device of a model is gone; who uses it enters again."""
+        slot.recovery.losses += 1
+        self.swap_out(slot)
+
     def swap_out(self, slot: Slot) -> None:
         """Free the device of a model that nobody uses, or whose device was lost."""
         if slot.ready:
@@ -220,13 +233,33 @@ class Models:
             await asyncio.gather(opening, return_exceptions=True)
         return slot.ready is not None
 
-    async def _open(self, slot: Slot, config: LoadConfig, progress: StageProgress) -> Ready:
-        try:
-            model = await load(self.host, config, progress, _Share(self, slot))
-            slot.ready, slot.sha256 = Ready.of(model), model.sha256
-            return slot.ready
-        finally:
-            slot.reserved = 0
+    async def _open(
+        self,
+        slot: Slot,
+        config: LoadConfig,
+        progress: StageProgress,
+        rehearse: Callable[[Ready], Awaitable[None]] | None = None,
+    ) -> Ready:
+        """Load a model, again and again if its device is lost; see ``Recovery.load``."""
+
+        async def attempt(opener: Open) -> Ready:
+            try:
+                model = await load(self.host, config, progress, _Share(self, slot), opener)
+                slot.ready, slot.sha256 = Ready.of(model), model.sha256
+                if rehearse:
+                    await rehearse(slot.ready)
+                return slot.ready
+            except BaseException:
+                self.swap_out(slot)
+                raise
+            finally:
+                slot.reserved = 0
+
+        recovery = slot.recovery
+        ready = await recovery.load(attempt, self.host, config, partial(self._tell, slot))
+        if recovery.losses:
+            self._tell(slot, News("ready", recovery.losses, slot.describe()["device"]))
+        return ready
 
     async def make_room(self, slot: Slot, nbytes: int) -> None:
         """Reserve what a model will hold in all: idle ones are swapped out, the one that was used

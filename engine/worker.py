@@ -25,6 +25,7 @@ from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
 from engine.messages import check_messages, check_tools
+from engine.recovery import News
 from engine.resident import describe
 from engine.tuning import choose
 
@@ -39,7 +40,7 @@ class Worker:
     def __init__(self, host: Host, post: Callable[[str], None]) -> None:
         self._host = host
         self._post = post
-        self._engine = Engine(host)
+        self._engine = Engine(host, self._tell)
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: set[int] = set()  # ids that have no final reply yet
         self._stoppable: dict[int, Callable[[], bool]] = {}  # how to stop what is under way, by id
@@ -91,6 +92,9 @@ class Worker:
     def _reply(self, id: int, kind: str, **content: Any) -> None:
         self._post(json.dumps({"id": id, "kind": kind, **content}))
 
+    def _tell(self, id: int, news: News) -> None:
+        self._reply(id, "recovery", **news.to_wire())
+
     async def _load(self, id: int, message: Message) -> dict[str, Any]:
         started, config = self._host.now(), LoadConfig.from_wire(message)
 
@@ -98,7 +102,7 @@ class Worker:
             self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
 
         with self._stoppable_by(id, self._engine.stop_load):
-            model = await self._engine.load(config, progress)
+            model = await self._engine.load(config, progress, key=id)
         best = choose(model.timings)
         return {
             **describe(model),
@@ -147,7 +151,8 @@ class Worker:
         return {}
 
     async def _measure(self, id: int, message: Message) -> dict[str, Any]:
-        return await self._engine.measure(MeasureConfig.from_wire(message), check_model(message))
+        sizes, model = MeasureConfig.from_wire(message), check_model(message)
+        return await self._engine.measure(sizes, model, key=id)
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._engine.status()

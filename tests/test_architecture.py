@@ -14,8 +14,9 @@ ENGINE = ROOT / "engine"
 LAYERS = [
     ["worker"],
     ["engine"],
-    ["measuring", "unfinished"],
+    ["measuring", "unfinished", "request"],
     ["answer", "resident"],
+    ["recovery"],
     ["loader"],
     ["browser", "header"],
     ["selftest", "tuning"],

@@ -51,6 +51,9 @@ async function main() {
   await loadLocale();
   addEventListener("unhandledrejection", ({ reason }) => showError(reason));
   connect();
+  octavo.addEventListener("recovery", (event) => {
+    showRecovery(/** @type {CustomEvent<import("../worker/protocol.mjs").Recovery>} */ (event).detail);
+  });
   new ModelsDialog(octavo, choose, showError);
   showSuggestions();
   await load();
@@ -193,8 +196,27 @@ async function loadChoice() {
 
 /** @param {LoadResult} result */
 function showLoaded({ device, model, memory_bytes }) {
-  const kind = device.kind === "cpu" ? "cpu" : device.software ? "software" : "gpu";
   byId("model").textContent = model.name;
+  showDevice(device);
+  showStats({ memory_bytes });
+}
+
+/**
+ * One line while a lost GPU is replaced; the device afterwards.
+ *
+ * @param {import("../worker/protocol.mjs").Recovery} recovery
+ */
+function showRecovery({ state: step, device }) {
+  const notice = byId("notice");
+  if (step === "ready" && device) return showDevice(device);
+  notice.textContent = t(`recovery_${step}`);
+  notice.dataset.recovery = step;
+  notice.hidden = false;
+}
+
+/** @param {LoadResult["device"]} device */
+function showDevice(device) {
+  const kind = device.kind === "cpu" ? "cpu" : device.software ? "software" : "gpu";
   const badge = byId("device");
   badge.textContent = t(`device_${kind}`);
   badge.title = device.name;
@@ -204,7 +226,7 @@ function showLoaded({ device, model, memory_bytes }) {
   notice.hidden = kind !== "cpu";
   const { reason } = device;
   notice.textContent = reason ? t("notice_cpu_because", { reason }) : t("notice_cpu");
-  showStats({ memory_bytes });
+  delete notice.dataset.recovery;
 }
 
 function showSuggestions() {
