@@ -149,8 +149,8 @@ class Engine:
         ``engine.recovery``.
 
         Raises OctavoError engine.not_loaded, engine.busy, prompt.empty, prompt.too_long,
-        request.invalid, template.invalid, memory.budget, or gpu.lost if there is no going on.
-        However it ends, nothing is left running on the device.
+        request.invalid, template.invalid, memory.budget, memory.device, or gpu.lost if there is
+        no going on. However it ends, nothing is left running on the device.
         """
         find = partial(self._models.find, model)
         return self._answer(find, lambda m: m.prompts.encode(messages, tools), config, key)

@@ -16,12 +16,12 @@ CODES: dict[str, str] = {
     "gguf.version": "The GGUF version is not supported.",
     "gpu.limits": "The model needs more than the GPU adapter allows.",
     "gpu.lost": "The GPU device was lost.",
-    "gpu.memory": "The GPU has not enough memory.",
     "gpu.unavailable": "No usable GPU adapter was found.",
     "gpu.wrong": "The GPU computes wrong numbers.",
     "internal": "Something unexpected went wrong.",
     "manifest.invalid": "The model manifest cannot be used.",
     "memory.budget": "The model needs more memory than the budget allows.",
+    "memory.device": "The device has not enough memory.",
     "model.architecture": "The model architecture is not supported.",
     "model.quantization": "The quantization type is not supported.",
     "model.tensor": "A tensor of the model is missing or has the wrong shape.",
@@ -72,6 +72,8 @@ def as_octavo_error(error: Exception) -> OctavoError:
     """Any error with its stable code; JavaScript errors may carry one as ``code``."""
     if isinstance(error, OctavoError):
         return error
+    if isinstance(error, MemoryError):
+        return OctavoError("memory.device", str(error))
     code = getattr(error, "code", None)
     if isinstance(code, str) and code in CODES:
         hint = getattr(error, "hint", None)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from engine.backends.base import Device, persistent_tensors, pools_of, weights_of
 from engine.chat import ChatTemplate
 from engine.config import LoadConfig, recommended
+from engine.economy import Economy
 from engine.grammar import Grammar
 from engine.header import Manifest, read_headers, read_manifest
 from engine.kv import BlockPool
@@ -174,10 +175,11 @@ async def load(
     progress: StageProgress,
     room: Room | None = None,
     opener: Callable[[LoadConfig], Awaitable[tuple[Device, str]]] | None = None,
+    economy: Economy | None = None,
 ) -> LoadedModel:
-    """Load a model, with memory from ``room``, on the host's device or that of ``opener``. On any
-    error or cancellation nothing of it stays behind."""
-    room = room or Boundless()
+    """Load a model, with memory from ``room`` and as ``economy`` allows, on the host's device or
+    that of ``opener``. On any error or cancellation nothing of it stays behind."""
+    room, economy = room or Boundless(), economy or Economy()
     device: Device | None = None
     encoder: Encoder | None = None
 
@@ -196,12 +198,13 @@ async def load(
         progress("device", 1, 1, "steps")
         model = open_model(gguf)
         tokenizer = tokenizer_json(gguf.metadata)
+        device.traits = replace(device.traits, chunk=economy.chunk(device.traits.chunk))
         traits = _traits_for(model.config, device, config)
         context = min(config.context, model.config.context)
         values = model.config.kv_block_values()
         block_bytes = 2 * model.config.num_layers * values * traits.kv_value_bytes
         most = traits.max_tensor_bytes // (values * traits.kv_value_bytes)
-        budget = budget_blocks(config, context, block_bytes, most)
+        budget = economy.blocks(budget_blocks(config, context, block_bytes, most))
         context = min(context, budget * KV_BLOCK)
         # Plans say that the pools hold one context: so kernels that were measured once stay known,
         # whatever the budget.

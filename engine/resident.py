@@ -14,7 +14,8 @@ from itertools import count
 from typing import Any
 
 from engine.config import LoadConfig
-from engine.errors import OctavoError
+from engine.economy import Economy
+from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host, LoadedModel, StageProgress, load
 from engine.recovery import News, Open, Recovery
 from engine.scheduler import Scheduler
@@ -240,11 +241,14 @@ class Models:
         progress: StageProgress,
         rehearse: Callable[[Ready], Awaitable[None]] | None = None,
     ) -> Ready:
-        """Load a model, again and again if its device is lost; see ``Recovery.load``."""
+        """Load a model, again and again if its device is lost (see ``Recovery.load``), and with
+        less memory if the device has not enough. OctavoError memory.device if that does not help,
+        and neither does the room of idle models."""
 
-        async def attempt(opener: Open) -> Ready:
+        async def once(opener: Open, economy: Economy) -> Ready:
             try:
-                model = await load(self.host, config, progress, _Share(self, slot), opener)
+                share = _Share(self, slot)
+                model = await load(self.host, config, progress, share, opener, economy)
                 slot.ready, slot.sha256 = Ready.of(model), model.sha256
                 if rehearse:
                     await rehearse(slot.ready)
@@ -254,6 +258,21 @@ class Models:
                 raise
             finally:
                 slot.reserved = 0
+
+        async def attempt(opener: Open) -> Ready:
+            economy = Economy()
+            while True:
+                try:
+                    return await once(opener, economy)
+                except Exception as error:
+                    if as_octavo_error(error).code != "memory.device":
+                        raise
+                    if not economy.tighten():
+                        idle = self._idle(slot)
+                        if not idle:
+                            raise
+                        self.swap_out(idle[0])
+                        economy = Economy()
 
         recovery = slot.recovery
         ready = await recovery.load(attempt, self.host, config, partial(self._tell, slot))
@@ -283,8 +302,7 @@ class Models:
         if self.budget is not None:
             others = [s for s in (*self, self._coming) if s and s is not slot]
             excess = sum(s.bytes for s in others) + nbytes - self.budget
-            idle = [s for s in others if s.ready and not s.uses and s is not self._coming]
-            idle.sort(key=lambda s: s.used)
+            idle = self._idle(slot)
             if excess > sum(s.bytes for s in idle):
                 return False
             for other in idle:
@@ -294,6 +312,11 @@ class Models:
                 self.swap_out(other)
         slot.reserved = nbytes
         return True
+
+    def _idle(self, slot: Slot) -> list[Slot]:
+        """Other models on a device that nobody uses, the one that was used longest ago first."""
+        idle = [s for s in self if s.ready and not s.uses and s not in (slot, self._coming)]
+        return sorted(idle, key=lambda s: s.used)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ LAYERS = [
     ["browser", "header"],
     ["selftest", "tuning"],
     ["scheduler"],
-    ["session", "turns", "sampling", "grammar"],
+    ["session", "turns", "sampling", "grammar", "economy"],
     ["prompt", "kv"],
     ["chat", "reasoning"],
     ["sandbox"],

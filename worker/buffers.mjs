@@ -35,7 +35,7 @@ export function scoped(device, make) {
 export function memoryError(error, wanted, held) {
   const [more, had] = [wanted, held].map((bytes) => bytes.toLocaleString("en"));
   const message = `The GPU refused ${more} bytes of memory beside ${had} that are held: ${error.message}`;
-  return new GpuError("gpu.memory", message);
+  return new GpuError("memory.device", message);
 }
 
 export class Buffers {

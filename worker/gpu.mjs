@@ -343,7 +343,7 @@ export class Gpu {
       const value = await this.alive(promise);
       if (!this.failure) return value;
     } catch (error) {
-      if (/** @type {any} */ (error).code === "gpu.memory") await this.#forget();
+      if (/** @type {any} */ (error).code === "memory.device") await this.#forget();
       throw error;
     }
     const error = this.failure;
