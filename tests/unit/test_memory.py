@@ -155,13 +155,14 @@ def test_every_allocation_fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert n > 60
 
 
-def test_a_load_is_content_with_less() -> None:
+def test_a_load_is_content_with_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """With less and less memory: first the context is shorter, then steps are; then it fails."""
+    monkeypatch.setattr(economy, "FLOOR_BLOCKS", 12)
 
     async def run(most: int) -> tuple[int, int] | str:
         engine = Engine(host := ScarceHost(most))
         try:
-            model = await engine.load(LoadConfig(context=2048), lambda *_: None)
+            model = await engine.load(LoadConfig(context=512), lambda *_: None)
         except OctavoError as error:
             assert host.held == 0
             return error.code
@@ -170,7 +171,7 @@ def test_a_load_is_content_with_less() -> None:
         return model.context, model.device.traits.chunk
 
     roomy = ScarceHost()
-    asyncio.run(Engine(roomy).load(LoadConfig(context=2048), lambda *_: None))
+    asyncio.run(Engine(roomy).load(LoadConfig(context=512), lambda *_: None))
     needs = roomy.held + 4  # that a run takes
     seen: list[Any] = []
     for part in range(40, 0, -1):
@@ -179,10 +180,10 @@ def test_a_load_is_content_with_less() -> None:
             seen.append(got)
     contexts = [got[0] for got in seen[:-1]]
     chunks = [got[1] for got in seen[:-1]]
-    assert seen[0] == (2048, 512) and seen[-1] == "memory.device"
-    assert contexts == sorted(contexts, reverse=True) and contexts[-1] == 512
+    assert seen[0] == (512, 512) and seen[-1] == "memory.device"
+    assert contexts == sorted(contexts, reverse=True) and contexts[-1] == 192
     assert chunks == sorted(chunks, reverse=True) and chunks[-1] == economy.FLOOR_CHUNK
-    assert all(chunk == 512 for context, chunk in seen[:-1] if context > 512)
+    assert all(chunk == 512 for context, chunk in seen[:-1] if context > 192)
 
 
 def test_idle_models_make_room_and_busy_ones_go_on() -> None:
