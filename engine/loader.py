@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from engine.backends.base import Device, persistent_tensors, pools_of, weights_of
 from engine.chat import ChatTemplate
+from engine.checks import right_plans
 from engine.config import LoadConfig, recommended
 from engine.economy import Economy
 from engine.grammar import Grammar
@@ -209,7 +210,9 @@ async def load(
         # Plans say that the pools hold one context: so kernels that were measured once stay known,
         # whatever the budget.
         kv = model.config.kv_layout(-(-context // KV_BLOCK), context)
-        plans = build_plans(model, traits, kv)
+        plans, traits = await right_plans(
+            device, lambda simpler: build_plans(model, simpler, kv), traits, host
+        )
         num_blocks = first_blocks(budget)
         tensors = persistent_tensors(plans.values()) | pools_of(plans.values(), num_blocks)
         ropes = {rope: rope.factors_in(context) for rope in model.config.ropes}

@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 60.0  # that a browser which gives no GPU is asked again
 ASK_SECONDS = 1.0  # between two requests
 TOO_OFTEN = "The GPU was lost again and again, so the CPU computes the answers."
 NOT_GIVEN = "The GPU was lost and the browser gives no other one, so the CPU computes the answers."
-WRONG = "The GPU was lost and computes wrong numbers since, so the CPU computes the answers."
+WRONG = "This GPU computes wrong numbers, so the CPU computes the answers."
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,13 @@ class Recovery:
             except Exception as error:
                 # The CPU cannot be lost.
                 given_up = self.fallen or isinstance(error, _GivenUpError)
-                if given_up or as_octavo_error(error).code != "gpu.lost":
+                code = as_octavo_error(error).code
+                if code == "gpu.wrong" and config.device == "auto" and not given_up:
+                    self.fallen = WRONG  # for this model
+                elif code == "gpu.lost" and not given_up:
+                    self.losses += 1
+                else:
                     raise
-                self.losses += 1
 
     async def _pause(self, config: LoadConfig, tell: Tell) -> None:
         if self.losses > len(BACK_OFF) and not self.fallen:

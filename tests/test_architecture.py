@@ -20,6 +20,8 @@ LAYERS = [
     ["loader"],
     ["browser", "header"],
     ["selftest", "tuning"],
+    ["checks"],
+    ["cases"],
     ["scheduler"],
     ["session", "turns", "sampling", "grammar", "economy"],
     ["prompt", "kv"],
@@ -34,7 +36,7 @@ LAYERS = [
     ["plan"],
     ["shaders", "tokenizer", "weights.gguf"],
     ["config", "messages"],
-    ["errors"],
+    ["errors", "files"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 SHIPPED = [p for p in ENGINE.rglob("*.py") if "host" not in p.relative_to(ENGINE).parts]
