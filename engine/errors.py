@@ -23,6 +23,7 @@ CODES: dict[str, str] = {
     "internal": "Something unexpected went wrong.",
     "manifest.invalid": "The model manifest cannot be used.",
     "memory.budget": "The model needs more memory than the budget allows.",
+    "memory.device": "The device has not enough memory.",
     "model.architecture": "The model architecture is not supported.",
     "model.quantization": "The quantization type is not supported.",
     "model.tensor": "A tensor of the model is missing or has the wrong shape.",
@@ -80,6 +81,8 @@ def as_octavo_error(error: Exception) -> OctavoError:
     """Any error with its stable code; JavaScript errors may carry one as ``code``."""
     if isinstance(error, OctavoError):
         return error
+    if isinstance(error, MemoryError):
+        return OctavoError("memory.device", str(error))
     code = getattr(error, "code", None)
     if isinstance(code, str) and code in CODES:
         hint = getattr(error, "hint", None)

@@ -51,6 +51,9 @@ async function main() {
   await loadLocale();
   addEventListener("unhandledrejection", ({ reason }) => showError(reason));
   connect();
+  octavo.addEventListener("recovery", (event) => {
+    showRecovery(/** @type {CustomEvent<import("../worker/protocol.mjs").Recovery>} */ (event).detail);
+  });
   new ModelsDialog(octavo, choose, showError);
   showSuggestions();
   await load();
@@ -194,26 +197,44 @@ async function loadChoice() {
 
 /** @param {LoadResult} result */
 function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
+  byId("model").textContent = model.name;
+  showDevice(device);
+  if (not_kept) {
+    byId("notice").textContent = not_kept;
+    byId("notice").hidden = false;
+  }
+  if (kept) keepStorage();
+  showStats({ memory_bytes });
+}
+
+/**
+ * One line while a lost GPU is replaced; the device afterwards.
+ *
+ * @param {import("../worker/protocol.mjs").Recovery} recovery
+ */
+function showRecovery({ state: step, device }) {
+  const notice = byId("notice");
+  if (step === "ready" && device) return showDevice(device);
+  notice.textContent = t(`recovery_${step}`);
+  notice.dataset.recovery = step;
+  notice.hidden = false;
+}
+
+/** @param {LoadResult["device"]} device */
+function showDevice(device) {
   const local = device.kind === "cpu" ? "cpu" : device.software ? "software" : "gpu";
   const kind = device.kind === "remote" ? "remote" : local;
-  byId("model").textContent = model.name;
   const badge = byId("device");
   badge.textContent = t(`device_${kind}`);
   badge.title = device.name;
   badge.dataset.kind = kind;
   badge.hidden = false;
   const notice = byId("notice");
-  const { reason = "", name } = device;
-  const notices = {
-    cpu: reason || t("notice_cpu"),
-    remote: `${reason} ${t("notice_remote", { name })}`.trim(),
-    gpu: "",
-    software: "",
-  };
-  notice.textContent = not_kept ?? notices[kind];
+  const { reason = "" } = device;
+  const notices = { cpu: reason || t("notice_cpu"), remote: reason, gpu: "", software: "" };
+  notice.textContent = notices[kind];
   notice.hidden = !notice.textContent;
-  if (kept) keepStorage();
-  showStats({ memory_bytes });
+  delete notice.dataset.recovery;
 }
 
 function showSuggestions() {

@@ -8,6 +8,7 @@
 
 import { keptHeaders } from "./kept.mjs";
 import { parseManifest } from "./manifest.mjs";
+import { Meter } from "./meter.mjs";
 import { Readers } from "./readers.mjs";
 import { Shelf } from "./shelf.mjs";
 import { checkRoom } from "./storage.mjs";
@@ -17,12 +18,11 @@ import { Turn } from "./turn.mjs";
 import { WholeFile } from "./whole.mjs";
 
 const WINDOW = 4; // the shard being read and those after it, hashed meanwhile
-const PROGRESS_INTERVAL_MS = 100;
 
 /**
  * @typedef {import("./sources.mjs").Source} Source
  * @typedef {import("./transfers.mjs").Retry} Retry
- * @typedef {(loaded: number, total: number) => void} OnProgress bytes
+ * @typedef {import("./meter.mjs").OnProgress} OnProgress
  */
 
 /** One model being fetched. */
@@ -37,8 +37,7 @@ export class Download {
   #shelf;
   /** @type {import("./manifest.mjs").Shard[]} */
   #shards = [];
-  /** Bytes at hand per shard: its size if stored. @type {number[]} */
-  #bytes = [];
+  #meter = new Meter();
   /** Shards that lie in the cache. @type {Set<number>} */
   #stored = new Set();
   /** In flight, or held for reading. @type {Map<number, Promise<Uint8Array>>} */
@@ -46,9 +45,6 @@ export class Download {
   #readers = new Readers();
   #running = 0;
   #first = 0; // of the window
-  /** @type {OnProgress | null} */
-  #listener = null;
-  #lastProgress = 0;
   /** Where the whole file's hash is still to be checked. @type {WholeFile | null} */
   #whole = null;
   /** Whether what is kept has been found to have it. */
@@ -83,7 +79,7 @@ export class Download {
 
   /** Whether there is still something to fetch. */
   get isUnderWay() {
-    return !this.failed && (!this.#shards.length || this.#loadedBytes() < this.#allBytes());
+    return !this.failed && (!this.#shards.length || this.#meter.loaded < this.#meter.total);
   }
 
   get isPaused() {
@@ -93,7 +89,7 @@ export class Download {
   /** Whether the browser keeps all of it, and if it refused more, how many bytes it keeps. */
   get kept() {
     const bytes = [...this.#stored].reduce((sum, i) => sum + this.#shards[i].size, 0);
-    return { isWhole: this.#isWhole, isFull: this.#shelf.isFull, bytes, all: this.#allBytes() };
+    return { isWhole: this.#isWhole, isFull: this.#shelf.isFull, bytes, all: this.#meter.total };
   }
 
   /** @param {string} manifestUrl */
@@ -115,13 +111,12 @@ export class Download {
 
   /** @param {OnProgress} listener */
   listen(listener) {
-    this.#listener = listener;
-    this.#report(true);
+    this.#meter.listen(listener);
   }
 
   cancel() {
     this.failed = true;
-    this.#listener = null;
+    this.#meter.listen(null);
     this.#transfers.cancel(cancelled());
     this.#turn.end();
     this.#jobs.clear();
@@ -239,8 +234,8 @@ export class Download {
       text = await this.#fetchManifest();
       await this.#use(text);
     }
-    this.#report(true);
-    if (this.#shelf.keeps) await checkRoom(this.#allBytes() - this.#loadedBytes());
+    this.#meter.report();
+    if (this.#shelf.keeps) await checkRoom(this.#meter.total - this.#meter.loaded);
     this.#pump();
     return text;
   }
@@ -254,7 +249,7 @@ export class Download {
     if (!this.#shelf.keeps || this.#isWhole) return;
     await this.#turn.take(this.#transfers.signal, async () => {
       await look();
-      this.#report(false);
+      this.#meter.report();
     });
     this.#transfers.signal.throwIfAborted();
     await look();
@@ -276,14 +271,6 @@ export class Download {
     await this.#findStored();
     const isChecked = !this.#source.sha256 || this.#isVerified;
     this.#whole = isChecked ? null : new WholeFile(this.#shards.length);
-  }
-
-  #allBytes() {
-    return this.#shards.reduce((sum, { size }) => sum + size, 0);
-  }
-
-  #loadedBytes() {
-    return this.#bytes.reduce((sum, bytes) => sum + bytes, 0);
   }
 
   async #keptManifest() {
@@ -311,7 +298,7 @@ export class Download {
   async #findStored() {
     const found = await this.#shelf.has(this.#shards.map(({ name }) => name));
     this.#stored = new Set([...this.#shards.keys()].filter((i) => found[i]));
-    this.#bytes = this.#shards.map(({ size }, i) => (found[i] ? size : 0));
+    this.#meter.begin(this.#shards.map(({ size }) => size), found);
   }
 
   /** Starts jobs up to the limit: first the window, then what is missing. */
@@ -369,7 +356,7 @@ export class Download {
       // an unreadable cache entry is as good as none
     }
     this.#stored.delete(i);
-    this.#count(i, 0);
+    this.#meter.count(i, 0);
     return null;
   }
 
@@ -383,7 +370,7 @@ export class Download {
         if (await this.#shelf.put(shard.name, bytes, headers)) this.#stored.add(i);
         return bytes;
       }
-      this.#count(i, 0);
+      this.#meter.count(i, 0);
     }
     throw this.#wrongShard(i);
   }
@@ -416,34 +403,13 @@ export class Download {
           if (filled + part.length > bytes.length) throw this.#wrongShard(i);
           bytes.set(part, filled);
           filled += part.length;
-          this.#count(i, filled);
+          this.#meter.count(i, filled);
         }
         if (filled < bytes.length) throw new TypeError(`ended after ${filled} bytes`);
         return bytes;
       },
       () => filled,
     );
-  }
-
-  /**
-   * @param {number} i
-   * @param {number} bytes
-   */
-  #count(i, bytes) {
-    this.#bytes[i] = bytes;
-    this.#report(bytes === this.#shards[i].size);
-  }
-
-  /** @param {boolean} now also if the last report was a moment ago */
-  #report(now) {
-    if (!this.#listener || !this.#bytes.length) return;
-    if (!now && performance.now() - this.#lastProgress < PROGRESS_INTERVAL_MS) return;
-    this.#lastProgress = performance.now();
-    try {
-      this.#listener(this.#loadedBytes(), this.#allBytes());
-    } catch {
-      this.#listener = null; // a listener that is gone must not end the download
-    }
   }
 }
 

@@ -9,6 +9,7 @@
 import { Exchange } from "./exchange.mjs";
 import { Gpu } from "./gpu.mjs";
 import { Grammars } from "./grammars.mjs";
+import { memory } from "./memory.mjs";
 import { Outbox } from "./outbox.mjs";
 import { NO_ID, errorReply, isId, resultReply } from "./protocol.mjs";
 import { Remote } from "./remote.mjs";
@@ -374,25 +375,6 @@ function makeHost(pyodide) {
       await within(NUMPY_SECONDS, installed, "Loading NumPy");
     },
   };
-}
-
-/** Small texts kept for the next visit; where the browser keeps nothing, there is none. */
-const memory = {
-  /** @param {string} key @returns {Promise<string | undefined>} */
-  async get(key) {
-    const kept = await globalThis.caches?.match(memoryUrl(key)).catch(() => undefined);
-    return kept?.text();
-  },
-  /** @param {string} key @param {string} value */
-  async set(key, value) {
-    const cache = await globalThis.caches?.open("octavo-memory").catch(() => null);
-    await cache?.put(memoryUrl(key), new Response(value)).catch(() => {});
-  },
-};
-
-/** @param {string} key */
-function memoryUrl(key) {
-  return new URL(`../memory/${encodeURIComponent(key)}`, import.meta.url).href;
 }
 
 /**
