@@ -49,14 +49,16 @@ class Service:
         self._unfinished: dict[int, _Request] = {}
         self._keys = itertools.count(-2, -1)  # of answers whose asker knows none
 
-    async def load(self, config: LoadConfig, progress: StageProgress) -> dict[str, Any]:
+    async def load(
+        self, config: LoadConfig, progress: StageProgress, key: int | None = None
+    ) -> dict[str, Any]:
         """Load a model as ``config`` wants it; what is told of it. Raises OctavoError."""
         if self._opening:
             raise OctavoError("engine.busy", "A model is already being loaded.")
         failure = ""
         if config.device != "remote":
             try:
-                model = await self._load_here(config, progress)
+                model = await self._load_here(config, progress, key)
             except OctavoError as error:
                 if not (config.remote and config.device == "auto" and _is_not_here(error)):
                     raise
@@ -68,15 +70,17 @@ class Service:
                 return {**describe(model), "variants": timings}
         return await self._load_there(config, failure)
 
-    async def _load_here(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
+    async def _load_here(
+        self, config: LoadConfig, progress: StageProgress, key: int | None
+    ) -> LoadedModel:
         """On the GPU or, where that fails and any device will do, the CPU."""
         try:
-            return await self._engine.load(config, progress)
+            return await self._engine.load(config, progress, key)
         except OctavoError as error:
             if config.device != "auto" or not error.code.startswith("gpu."):
                 raise
             failure = error.message.rstrip(".")
-        model = await self._engine.load(replace(config, device="cpu"), progress)
+        model = await self._engine.load(replace(config, device="cpu"), progress, key)
         reason = f"The GPU cannot load this model ({failure}), so the CPU computes the answers."
         model.device_reason = reason
         return model
@@ -226,11 +230,13 @@ class Service:
             await self._drop(remotes)
         await self._engine.unload(model)
 
-    async def measure(self, sizes: MeasureConfig, model: str | None = None) -> dict[str, Any]:
+    async def measure(
+        self, sizes: MeasureConfig, model: str | None = None, key: int | None = None
+    ) -> dict[str, Any]:
         """Speed of a model on this device."""
         if self._find(model):
             raise OctavoError("request.invalid", "The model is on a remote server.")
-        return await self._engine.measure(sizes, model)
+        return await self._engine.measure(sizes, model, key)
 
     def sampling(self, model: str | None = None) -> dict[str, float]:
         """What the file of a loaded model recommends; of a remote one, that is the server's."""

@@ -25,6 +25,7 @@ from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
 from engine.messages import check_messages, check_tools
+from engine.recovery import News
 from engine.service import Service
 
 Message = Mapping[str, Any]
@@ -38,7 +39,7 @@ class Worker:
     def __init__(self, host: Host, post: Callable[[str], None]) -> None:
         self._host = host
         self._post = post
-        self._engine = Engine(host)
+        self._engine = Engine(host, self._tell)
         self._service = Service(self._engine, host)
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: set[int] = set()  # ids that have no final reply yet
@@ -91,6 +92,9 @@ class Worker:
     def _reply(self, id: int, kind: str, **content: Any) -> None:
         self._post(json.dumps({"id": id, "kind": kind, **content}))
 
+    def _tell(self, id: int, news: News) -> None:
+        self._reply(id, "recovery", **news.to_wire())
+
     async def _load(self, id: int, message: Message) -> dict[str, Any]:
         started, config = self._host.now(), LoadConfig.from_wire(message)
 
@@ -98,7 +102,7 @@ class Worker:
             self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
 
         with self._stoppable_by(id, self._service.stop_load):
-            loaded = await self._service.load(config, progress)
+            loaded = await self._service.load(config, progress, key=id)
         load_ms = (self._host.now() - started) * 1e3
         return {**loaded, "key": config.model, "load_ms": load_ms}
 
@@ -142,7 +146,8 @@ class Worker:
         return {}
 
     async def _measure(self, id: int, message: Message) -> dict[str, Any]:
-        return await self._service.measure(MeasureConfig.from_wire(message), check_model(message))
+        sizes, model = MeasureConfig.from_wire(message), check_model(message)
+        return await self._service.measure(sizes, model, key=id)
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._service.status()

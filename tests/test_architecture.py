@@ -15,13 +15,16 @@ LAYERS = [
     ["worker"],
     ["service"],
     ["engine", "remote"],
-    ["measuring", "unfinished"],
+    ["measuring", "unfinished", "request"],
     ["answer", "resident"],
+    ["recovery"],
     ["loader"],
     ["browser", "header"],
     ["selftest", "tuning"],
+    ["checks"],
+    ["cases"],
     ["scheduler"],
-    ["session", "turns", "sampling", "grammar"],
+    ["session", "turns", "sampling", "grammar", "economy"],
     ["prompt", "kv"],
     ["chat", "reasoning"],
     ["sandbox"],
@@ -34,7 +37,7 @@ LAYERS = [
     ["plan"],
     ["shaders", "tokenizer", "weights.gguf"],
     ["config", "messages", "events"],
-    ["errors"],
+    ["errors", "files"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 SHIPPED = [p for p in ENGINE.rglob("*.py") if "host" not in p.relative_to(ENGINE).parts]

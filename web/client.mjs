@@ -10,10 +10,15 @@
  *       console.log(chunk.choices[0].delta.content);
  *     }
  *
+ * If the GPU is lost, loads and answers go on by themselves; `octavo.addEventListener("recovery",
+ * ({ detail }) => ...)` hears of it: detail is a Recovery of worker/protocol.mjs.
+ *
  * Beyond OpenAI's shape: a stopped answer keeps its text and has finish_reason "cancelled"; the
  * think part of an answer is `reasoning_content`, in the message as in deltas; the field `octavo`
  * carries token ids and timing.
  */
+
+import { VERSION } from "./worker/version.mjs";
 
 /**
  * @typedef {import("../worker/protocol.mjs").LoadResult} LoadResult
@@ -142,7 +147,7 @@ export class OctavoError extends Error {
   }
 }
 
-export class Octavo {
+export class Octavo extends EventTarget {
   /** @type {Worker | null} */
   #worker = null;
   /** @type {Map<number, Pending>} */
@@ -164,7 +169,8 @@ export class Octavo {
    * @param {LoadOptions & {workerUrl?: string | URL}} [options] defaults for `load`
    */
   constructor({ workerUrl, ...defaults } = {}) {
-    this.#workerUrl = workerUrl ?? new URL("./worker/worker.mjs", import.meta.url);
+    super();
+    this.#workerUrl = workerUrl ?? new URL(`./worker/worker.mjs?version=${VERSION}`, import.meta.url);
     this.#defaults = defaults;
     this.chat = {
       completions: {
@@ -197,7 +203,8 @@ export class Octavo {
       () => this.#loads.delete(loading),
       (error) => {
         this.#loads.delete(loading);
-        if (error.code === "internal") this.#end(error); // the next load starts a fresh worker
+        // the next load starts a fresh worker
+        if (["internal", "engine.stalled", "site.changed"].includes(error.code)) this.#end(error);
       },
     );
     return loading;
@@ -381,6 +388,10 @@ export class Octavo {
     const pending = this.#pending.get(reply.id);
     if (!pending) return;
     if (reply.kind === "progress") return pending.onEvent?.(reply);
+    if (reply.kind === "recovery") {
+      this.dispatchEvent(new CustomEvent("recovery", { detail: reply }));
+      return;
+    }
     this.#pending.delete(reply.id);
     if (reply.kind === "result") return pending.resolve(reply.value);
     const { code, message, hint } = reply.error;

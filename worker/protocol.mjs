@@ -2,8 +2,8 @@
  * The whole protocol between a page and the worker.
  *
  * The page sends a Request with an id of its choice, a whole number that no request under way has.
- * Replies carry the same id: zero or more `progress`, `delta` or `reasoning`, then exactly one
- * `result` or `error`. Messages are plain JSON values. What has no such id is answered by an error
+ * Replies carry the same id: zero or more `progress`, `recovery`, `delta` or `reasoning`, then exactly
+ * one `result` or `error`. Messages are plain JSON values. What has no such id is answered by an error
  * with the id -1, what has that of a request under way by an error that does not end the earlier
  * one.
  *
@@ -35,6 +35,12 @@
  *
  * A stopped `generate` ends with its own result (`finish_reason: "cancelled"`); a stopped `load`
  * ends with the error `request.cancelled`.
+ *
+ * If the GPU is lost, a `load`, `generate` or `measure` goes on by itself where it stood, and says so
+ * by `recovery` messages: the model is loaded anew, after pauses that grow with the losses in a row;
+ * a browser that gives no GPU is asked again for a minute. After that the CPU takes its place if
+ * `device` is "auto" (`device.reason` says why); else the request ends with `gpu.lost`. A `stop` ends
+ * all of this at once.
  *
  * Several models can be loaded at once, by the `model` that `load` was given (the default one by
  * ""): then `memory_bytes` is the device memory of all of them, which is never exceeded. If a model
@@ -156,6 +162,14 @@
  * @property {number} total
  * @property {"bytes" | "steps"} unit
  *
+ * @typedef {object} Recovery after a loss of the GPU
+ * @property {number} id of each request that it concerns
+ * @property {"recovery"} kind
+ * @property {"paused" | "waiting" | "loading" | "ready"} state before the next try; until the browser
+ *   gives a GPU; the model is loaded anew; it goes on
+ * @property {number} losses in a row, without a token in between
+ * @property {DeviceInfo} [device] once it is ready
+ *
  * @typedef {object} Delta new text of the answer, or of its think part, which comes first
  * @property {number} id
  * @property {"delta" | "reasoning"} kind
@@ -166,7 +180,7 @@
  * @typedef {{code: string, message: string, hint: string}} WireError codes: engine/errors.py
  * @typedef {{id: number, kind: "error", error: WireError}} ErrorReply
  * @typedef {{kind: "deltas", deltas: Delta[]}} Deltas at most one of each kind of an answer
- * @typedef {Progress | Deltas | Result | ErrorReply} Reply
+ * @typedef {Progress | Recovery | Deltas | Result | ErrorReply} Reply
  */
 
 /**
@@ -186,7 +200,11 @@
  * @property {Partial<Record<"temperature" | "top_k" | "top_p" | "min_p" | "repetition_penalty",
  *   number>>} sampling what the file recommends: a `generate` that says nothing else has it
  *
- * @typedef {object} LoadResult
+ * @typedef {object} Kept what the browser keeps of a model for the next visit
+ * @property {boolean} kept all of it
+ * @property {string} [not_kept] if it has no room for it: why, and what could be freed
+ *
+ * @typedef {object} EngineLoadResult
  * @property {string} key by which other requests name the model
  * @property {DeviceInfo} device
  * @property {ModelInfo} model
@@ -194,6 +212,8 @@
  * @property {Record<string, number>} memory bytes by purpose
  * @property {number} load_ms
  * @property {VariantTiming[]} variants of kernels, measured in this load
+ *
+ * @typedef {EngineLoadResult & Kept} LoadResult
  *
  * @typedef {object} VariantTiming
  * @property {string} label the kernel, and the shape and format of its weight

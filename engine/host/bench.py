@@ -160,7 +160,9 @@ def main(arguments: argparse.Namespace) -> int:
     pip.install(LOCK_TEST, "Installing the test tools")
     browser = chromium.ensure()
     measured: list[dict[str, Any]] = []
-    folder, headers = (peers.build(), peers.ISOLATED) if arguments.peers else (assemble.build(), {})
+    folder, headers = (
+        (peers.build(), peers.ISOLATED) if arguments.peers else (assemble.build(), None)
+    )
     with _served(folder, headers) as url:
         for way in WAYS[arguments.device]:
             if measured and _kind(measured[0]["runs"][0]) == "gpu":
@@ -284,7 +286,7 @@ def _follow(page: Page, url: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _served(folder: Path, headers: Mapping[str, str]) -> Iterator[str]:
+def _served(folder: Path, headers: Mapping[str, str] | None) -> Iterator[str]:
     """Serves `folder` in a thread; yields the address without a closing slash."""
     listener = serve.listen("127.0.0.1", 0)
     config = uvicorn.Config(serve.application(folder, headers), log_level="warning", lifespan="off")

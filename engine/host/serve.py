@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import mimetypes
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import OctavoError
 from engine.host import api, assemble
@@ -31,6 +34,8 @@ TYPES = {
     ".bin": "application/octet-stream",
 }
 SHUTDOWN_SECONDS = 2  # for what is still being sent
+
+HEADERS = assemble.HEADERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,21 +99,56 @@ def listen(host: str, port: int) -> socket.socket:
 class _Files(StaticFiles):
     """Static files that the browser may keep, but asks about each time (by ETag)."""
 
-    def __init__(self, headers: Mapping[str, str], **settings: Any) -> None:
-        super().__init__(**settings)
-        self._headers = {"Cache-Control": "no-cache", **headers}
-
     async def get_response(self, path: str, scope: Scope) -> Response:
+        """404 for hidden files and the one that says how to serve."""
+        parts = path.split(os.sep)
+        if path == HEADERS or any(part.startswith(".") and part != "." for part in parts):
+            raise HTTPException(status_code=404)
         response = await super().get_response(path, scope)
-        response.headers.update(self._headers)
+        response.headers["Cache-Control"] = "no-cache"
         return response
+
+
+class _WithHeaders:
+    """Every answer with the same headers, errors and redirects too."""
+
+    def __init__(self, app: ASGIApp, headers: Mapping[str, str]) -> None:
+        self._app = app
+        self._headers = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(self._headers)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
 
 
 def application(
     folder: Path, headers: Mapping[str, str] | None = None, routes: Sequence[BaseRoute] = ()
 ) -> Starlette:
-    """The web application: `folder` as a static site, each file with `headers`, beside `routes`."""
+    """The web application: `folder` as a static site beside `routes`, each answer with `headers`;
+    if they are None, with those that the site's own file _headers asks for."""
     for suffix, kind in TYPES.items():
         mimetypes.add_type(kind, suffix)
-    files = _Files(headers or {}, directory=folder, html=True)
-    return Starlette(routes=[*routes, Mount("/", files)])
+    sent = site_headers(folder) if headers is None else headers
+    return Starlette(
+        routes=[*routes, Mount("/", _Files(directory=folder, html=True))],
+        middleware=[Middleware(_WithHeaders, headers=sent)],
+    )
+
+
+def site_headers(folder: Path) -> dict[str, str]:
+    """What a site's file of headers says: lines `Name: value` below the path `/*`, in the format
+    that static hosts read. Raises HostError where it says something else."""
+    path = folder / HEADERS
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    headers = {}
+    for line in lines:
+        name, colon, value = line.strip().partition(": ")
+        if line.startswith(" ") and colon:
+            headers[name] = value
+        elif line.strip() not in ("", "/*") and not line.startswith("#"):
+            raise HostError(f"{path} has a line that cannot be read: {line}")
+    return headers

@@ -6,6 +6,7 @@ import asyncio
 import json
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -199,7 +200,13 @@ def test_choices_are_remembered_by_adapter_and_kernels(monkeypatch: pytest.Monke
     ("tune", "software", "expected"),
     [(None, False, True), (False, False, False), (None, True, False), (True, True, True)],
 )
-def test_what_a_load_measures(tune: bool | None, software: bool, expected: bool) -> None:
+def test_what_a_load_measures(
+    tune: bool | None, software: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unchecked(device: object, build: Any, traits: Traits, memory: object) -> Any:
+        return build(traits), traits
+
+    monkeypatch.setattr("engine.loader.right_plans", unchecked)
     device = FakeDevice(fast=FAST)
     device.traits = Traits("webgpu", "fake", software, 32, True, "q16", 64)
     host = NativeHost(TINY, device=device)
