@@ -23,6 +23,7 @@ class NativeHost(LocalHost):
         shard_size: int = SHARD_BYTES,
         device: Device | None = None,
     ) -> None:
+        self.shard_size = shard_size
         super().__init__(path if isinstance(path, list) else [path], None, shard_size)
         self.device = device
         self.cancelled = False
@@ -33,7 +34,12 @@ class NativeHost(LocalHost):
 
     def serve(self, *paths: Path) -> None:
         """From now on the files of another model."""
+        self._shard_size = self.shard_size
         self._cut(paths)
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(path.read_bytes() for path in dict.fromkeys(p for p, _, _ in self._shards))
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         self.cancelled = False
