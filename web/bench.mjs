@@ -14,6 +14,7 @@
  */
 
 import { measurePaging, measurePool } from "./bench_kv.mjs";
+import { measureRecovery } from "./bench_recovery.mjs";
 import { measureContinue, measureStops } from "./bench_stops.mjs";
 import { encode, makeText, measureTokenizer } from "./bench_text.mjs";
 import { Octavo } from "./client.mjs";
@@ -122,6 +123,7 @@ async function measureAll() {
   if (!device.software) await measurePool(client);
   const compared = address.get("compare") === "1" && await compareOctavo(cached, cold.seconds);
   const { memory_bytes } = await client.status();
+  if (device.kind === "webgpu" && address.get("lose") === "1") await measureRecovery(client);
   client.close();
   return {
     date: new Date().toISOString(),

@@ -197,7 +197,7 @@ def _runs(
     from playwright.sync_api import sync_playwright
 
     flags = [*way.flags, *arguments.chromium_flag]
-    query = urlencode({"device": way.device, "start": "1", **parameters})
+    query = urlencode({"device": way.device, "start": "1", "lose": "1", **parameters})
     runs = []
     with sync_playwright() as playwright:
         for number in range(arguments.runs):
@@ -277,7 +277,11 @@ def _follow(page: Page, url: str) -> dict[str, Any]:
 
     page.on("console", show)
     page.goto(url)
+    lost = False
     while time.monotonic() - last[0] < STILL_S:
+        if not lost and page.evaluate("Boolean(window.wantsLoss)"):
+            page.context.new_cdp_session(page).send("Browser.crashGpuProcess")
+            lost = True
         result: dict[str, Any] | None = page.evaluate("window.benchResult")
         if result is not None:
             return result

@@ -118,6 +118,7 @@ class Checked(NullDevice):
     async def run(
         self, plans: Sequence[str], tokens: int, repeat: int, first: int, count: int
     ) -> list[int]:
+        assert "," not in plans[0], "which divides the names of plans on their way"
         self.last = self.plans[plans[0]]
         self.runs.append(plans[0])
         if self.lost and self._is(self.last, *self.lost):
