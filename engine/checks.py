@@ -53,9 +53,8 @@ async def right_plans(
     device: Device, build: Callable[[Traits], Plans], traits: Traits, memory: Memory | None = None
 ) -> tuple[Plans, Traits]:
     """The plans of a model, of kernels that are right on a GPU, and the traits that they are made
-    for. Whatever was on the device is
-    freed, if anything had to be checked. Software adapters are not checked: their kernels are
-    those of the tests. OctavoError gpu.wrong if nothing is right."""
+    for. Whatever was on the device is freed, if anything had to be checked. Software adapters are
+    not checked: their kernels are those of the tests. OctavoError gpu.wrong if nothing is right."""
     if traits.kind != "webgpu" or traits.software:
         return build(traits), traits
     notes = await _Notes.of(traits, memory)
