@@ -3,7 +3,8 @@
  *
  * Address parameters: `device`, `activations`, `model`, `context` (of the loaded model) as for the
  * page itself; `tune` (1: measure all kernel variants in the first load, 0: none); `prefill` and `contexts` (token counts, separated by commas); `quick` (1: smaller
- * sizes, 0: full ones; without it slow devices get the smaller ones); `start` (1: do not wait for
+ * sizes, 0: full ones; without it slow devices get the smaller ones); `lose` (1: wait for a runner that
+ * ends the GPU process); `start` (1: do not wait for
  * the button); `report` (1: start, and POST progress, result and an end mark to `/log`).
  *
  * Only in the folder that `build.py bench --peers` makes: `engine` (`octavo`, `wllama`,

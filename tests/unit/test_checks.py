@@ -301,3 +301,14 @@ def test_names_say_what_a_case_is() -> None:
     )
     assert Case(Attend(64, 3), False).name == "Attend head_dim=64 group=3 tokens=1"
     assert json.loads((golden() / "kernels.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1.01])
+def test_what_is_no_number_is_wrong(bad: float) -> None:
+    want = array("f", [0.5, 1.0, -0.25])
+    assert checks._same(array("f", want), want, 1e-3)
+    for i in range(3):
+        got = array("f", want)
+        got[i] *= bad
+        assert not checks._same(got, want, 1e-3)
+    assert not checks._same(want[:2], want, 1e-3)

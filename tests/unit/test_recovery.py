@@ -327,3 +327,21 @@ def test_the_page_is_told() -> None:
         assert told[-1]["device"]["kind"] == "cpu"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("at", [5, 6])
+def test_a_loss_in_the_rehearsal_of_a_load(
+    at: int, with_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the warm-up, which is four runs where that is quick."""
+    monkeypatch.setattr(loader, "QUICK_SECONDS", 1e9)
+
+    async def run() -> None:
+        host = with_clock(FlakyHost(at, at))
+        engine = Engine(host)
+        await engine.load(LoadConfig(context=512), lambda *_: None)
+        assert host.pauses == [1]
+        assert host.open == 1
+        assert (await answered(engine)).ids == PROMPT["ids"][:40]
+
+    asyncio.run(run())
