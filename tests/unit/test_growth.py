@@ -198,7 +198,7 @@ def test_what_cannot_be_a_budget() -> None:
             await loaded(**config)
         return caught.value.code
 
-    small = Traits("webgpu", max_binding_bytes=2 * KV_BLOCK * 16 * 2 * 15)
+    small = Traits("webgpu", software=True, max_binding_bytes=2 * KV_BLOCK * 16 * 2 * 15)
     assert asyncio.run(code(kv_bytes=BLOCK_BYTES - 1)) == "request.invalid"
     assert asyncio.run(code(device=NullDevice(small))) == "gpu.limits"
     with pytest.raises(OctavoError) as caught:
