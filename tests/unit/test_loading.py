@@ -34,6 +34,7 @@ from tests.conftest import ROOT
 from tests.kernels.cases import HALVES, random_blocks
 from tests.kernels.harness import file_of, oracle, quantize
 from tests.native import NativeHost
+from tests.unchecked import unchecked
 
 TINY = ROOT / "tests/golden/tiny.gguf"
 
@@ -355,6 +356,7 @@ def test_large_models_take_bytes_as_activations(
     monkeypatch: pytest.MonkeyPatch, asked: Activations, large: bool, software: bool, taken: str
 ) -> None:
     monkeypatch.setattr(loader, "BYTE_ACTIVATIONS_FROM", 1 if large else 1 << 40)
+    monkeypatch.setattr(loader, "right_plans", unchecked)
     device = NullDevice(Traits("webgpu", software=software, activations="q16", chunk=16))
 
     async def run() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from engine.tuning import KEY_SECONDS, Timing, choose, measure, tune
 from engine.weights.gguf import read_header
 from tests.conftest import ROOT
 from tests.native import NativeHost
+from tests.unchecked import unchecked
 
 TINY = ROOT / "tests/golden/tiny.gguf"
 TRAITS = Traits("webgpu", "fake", subgroup=32, activations="q16", chunk=64)
@@ -203,9 +203,6 @@ def test_choices_are_remembered_by_adapter_and_kernels(monkeypatch: pytest.Monke
 def test_what_a_load_measures(
     tune: bool | None, software: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unchecked(device: object, build: Any, traits: Traits, memory: object) -> Any:
-        return build(traits), traits
-
     monkeypatch.setattr("engine.loader.right_plans", unchecked)
     device = FakeDevice(fast=FAST)
     device.traits = Traits("webgpu", "fake", software, 32, True, "q16", 64)
