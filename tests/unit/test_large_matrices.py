@@ -27,8 +27,7 @@ from engine.weights.quants import QUANTS, make_weight, split
 from tests.conftest import ROOT
 from tests.kernels.cases import numbers, state, weight
 from tests.kernels.harness import file_of, oracle, quantize
-from tests.native import NativeHost
-from tests.unchecked import unchecked
+from tests.native import NativeHost, unchecked
 
 TINY = ROOT / "tests/golden/tiny.gguf"
 LIMIT = 4000  # bytes; the tiny models have matrices of ten times as many
