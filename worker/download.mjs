@@ -12,7 +12,7 @@ import { Meter } from "./meter.mjs";
 import { Readers } from "./readers.mjs";
 import { Shelf } from "./shelf.mjs";
 import { checkRoom } from "./storage.mjs";
-import { ShardError, matches } from "./transfer.mjs";
+import { ShardError, matches, release } from "./transfer.mjs";
 import { Transfers } from "./transfers.mjs";
 import { Turn } from "./turn.mjs";
 import { WholeFile } from "./whole.mjs";
@@ -329,11 +329,21 @@ export class Download {
     const job = this.#load(i).finally(() => {
       this.#running--;
       this.#endTurn();
-      if (this.#stored.has(i) && !this.#inWindow(i)) this.#jobs.delete(i);
+      if (this.#stored.has(i) && !this.#inWindow(i)) this.#drop(i);
       this.#pump();
     });
     this.#jobs.set(i, job);
     return job;
+  }
+
+  /**
+   * A shard that is kept need not be held; of one that comes later, nobody has the bytes.
+   *
+   * @param {number} i
+   */
+  #drop(i) {
+    if (i >= this.#windowEnd()) this.#jobs.get(i)?.then(release, () => {});
+    this.#jobs.delete(i);
   }
 
   /** @param {number} i */

@@ -140,3 +140,12 @@ export function asNetwork(error) {
       "pages to read its files (CORS).",
   );
 }
+
+/**
+ * Frees the memory of bytes that nobody needs any longer: in a load, garbage collection comes late.
+ *
+ * @param {Uint8Array} bytes
+ */
+export function release(bytes) {
+  /** @type {ArrayBuffer} */ (bytes.buffer).transfer(0);
+}

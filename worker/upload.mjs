@@ -1,6 +1,8 @@
 // Shards on their way into the weights: through mapped staging buffers to a raw buffer on the GPU,
 // where kernels split the file's blocks into planes.
 
+import { release } from "./transfer.mjs";
+
 /**
  * @typedef {import("./gpu.mjs").WireJob} WireJob
  * @typedef {import("./gpu.mjs").WirePipeline} WirePipeline
@@ -146,12 +148,6 @@ export class Uploads {
     this.#stages = [];
     this.#carried = this.#count = 0;
   }
-}
-
-/** Frees the memory of a shard at once: garbage collection does not keep up with a load.
- * @param {Uint8Array} bytes */
-function release(bytes) {
-  /** @type {ArrayBuffer} */ (bytes.buffer).transfer(0);
 }
 
 /** Resolves when the buffer can be written to, or is gone. @param {GPUBuffer} buffer */
