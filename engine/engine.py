@@ -8,17 +8,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from engine.answer import Answer, Delta, Run
+from engine.answer import Answer, Delta, Run, Stopped
 from engine.config import MAX_STOP, GenerateConfig, LoadConfig, MeasureConfig
 from engine.errors import OctavoError, as_octavo_error
-from engine.grammar import Grammar
+from engine.grammar import close_late
 from engine.kv.usage import describe_pool
 from engine.loader import Host, LoadedModel, StageProgress
 from engine.measuring import Bench
 from engine.ops.attention import KV_BLOCK
 from engine.prompt import Prompt
+from engine.raw import raw_prompt
 from engine.reasoning import Reasoning
 from engine.resident import Models, Ready, Slot
 from engine.session import NoRoomError, Session
@@ -26,6 +27,7 @@ from engine.turns import Signal
 from engine.unfinished import Unfinished
 
 State = Literal["empty", "loading", "ready", "generating"]
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -36,6 +38,7 @@ class _Request:
     slot: Slot
     stopping: bool = False
     waiting: bool = False  # for room in the KV cache: it has none of it
+    alone: bool = False  # nothing may be asked for beside it
     ready: Ready | None = None  # the model, where it may not be swapped out
     run: Run | None = None
 
@@ -53,7 +56,6 @@ class Engine:
         self._changing = asyncio.Lock()
         self._requests: list[_Request] = []
         self._unfinished = Unfinished()
-        self._measuring = False
         self._ended = Signal()  # an answer or a load, or it is to stop
 
     @property
@@ -180,17 +182,14 @@ class Engine:
 
     def complete(
         self,
-        ids: list[int],
+        prompt: str | list[int],
         config: GenerateConfig,
         key: int | None = None,
         model: str | None = None,
     ) -> AsyncGenerator[Delta | Answer, None]:
-        """Continue token ids, as ``generate`` does with messages."""
-
-        async def given(_: LoadedModel) -> Prompt:
-            return Prompt(ids)
-
-        return self._answer(partial(self._models.find, model), given, config, key)
+        """Continue a text or token ids as they are, as ``generate`` does with messages."""
+        find = partial(self._models.find, model)
+        return self._answer(find, lambda m: raw_prompt(m, prompt), config, key)
 
     async def _answer(
         self,
@@ -225,7 +224,7 @@ class Engine:
         begin = await prompt(ready.model)
         ids, reasoning = begin.ids, copy.copy(begin.reasoning)
         if not ids:
-            raise OctavoError("prompt.empty", "The chat template made an empty prompt.")
+            raise OctavoError("prompt.empty", "The prompt has no tokens.")
         if len(ids) >= ready.model.context and config.context_full == "stop":
             raise OctavoError(
                 "prompt.too_long",
@@ -295,7 +294,7 @@ class Engine:
                 return False
         finally:
             if not opening.done():
-                opening.add_done_callback(_close_late)
+                opening.add_done_callback(close_late)
         await run.obey(opening.result())
         return True
 
@@ -316,31 +315,41 @@ class Engine:
         while there are answers under way, and for those that are asked for meanwhile."""
         if self._requests:
             raise OctavoError("engine.busy", hint="Stop it, or wait until it has ended.")
-        request = await self._begin(None, partial(self._models.find, model))
-        self._measuring = True
+
+        async def bench(ready: Ready, stopped: Stopped) -> dict[str, Any]:
+            try:
+                bench = Bench(self._host, ready.model, ready.scheduler)
+                return await bench.measure(sizes, stopped)
+            finally:
+                ready.model.pool.forget()
+
+        return await self.use(bench, model, alone=True)
+
+    async def use(
+        self, work: Callable[[Ready, Stopped], Awaitable[T]], model: str | None, alone: bool = False
+    ) -> T:
+        """What ``work`` makes of a loaded model; request.cancelled if it is stopped first."""
+        request = await self._begin(None, partial(self._models.find, model), alone)
         try:
             ready = await self._enter(request)
             if not ready:
                 raise OctavoError("request.cancelled")
-            bench = Bench(self._host, ready.model, ready.scheduler)
-            try:
-                return await bench.measure(sizes, lambda: request.stopping)
-            finally:
-                ready.model.pool.forget()
+            return await work(ready, lambda: request.stopping)
         finally:
-            self._measuring = False
             self._end(request)
 
-    async def _begin(self, key: int | None, find: Callable[[], Slot]) -> _Request:
+    async def _begin(
+        self, key: int | None, find: Callable[[], Slot], alone: bool = False
+    ) -> _Request:
         """Join those who answer; OctavoError engine.not_loaded or engine.busy."""
         if self._loading:
             raise OctavoError("engine.busy", "A model is being loaded.")
         async with self._changing:
             pass  # a reset under way comes first; then nothing is awaited
         slot = find()
-        if self._measuring:
+        if any(request.alone for request in self._requests):
             raise OctavoError("engine.busy", "The model's speed is being measured.")
-        request = _Request(key, slot)
+        request = _Request(key, slot, alone=alone)
         self._requests.append(request)
         return request
 
@@ -438,9 +447,3 @@ class Engine:
                 model.pool, sequences, model.block_bytes, model.kv.max_blocks
             )
         return status
-
-
-def _close_late(opening: asyncio.Future[Grammar]) -> None:
-    """Nobody waits any longer for this grammar."""
-    if not opening.cancelled() and not opening.exception():
-        opening.result().close()

@@ -87,9 +87,7 @@ class Prompts:
         continues = CONTINUES if self._special.space_prefix else ""
         for i, piece in enumerate(marks.cut(text)):
             ids += await self._encoder.encode(continues + piece if i else piece)
-        bos = self._special.bos
-        if self._special.add_bos and bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
+        ids = self._special.begun(ids)
         reasoning = self._reasoning_after(text)
         return Prompt(ids, reasoning, strip_space=self._special.space_prefix)
 

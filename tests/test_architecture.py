@@ -14,6 +14,7 @@ ENGINE = ROOT / "engine"
 LAYERS = [
     ["worker"],
     ["engine"],
+    ["raw"],
     ["measuring", "unfinished"],
     ["answer", "resident"],
     ["loader"],
