@@ -31,6 +31,13 @@ def install(scope: str, folder: Path = ROOT) -> None:
     stamp.write_text(f"{scope} {wanted}")
 
 
+def pack(package: Path, out: Path) -> None:
+    """Makes a tarball of the folder `package`, in the folder `out`."""
+    npm = _program("npm")
+    command = [npm, "pack", "--ignore-scripts", "--pack-destination", str(out)]
+    run("Packing the npm package", command, _environment(npm), package)
+
+
 def node() -> str:
     """The node program: from the PATH, else from PyPI."""
     return _program("node")

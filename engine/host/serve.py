@@ -1,22 +1,22 @@
-"""`serve`: builds dist/ and serves it."""
+"""`serve`: builds the site and serves it."""
 
 from __future__ import annotations
 
 import argparse
 import mimetypes
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from engine.host import assemble
+from engine.host import assemble, own_model, pins
 from engine.host.errors import HostError
 
 TYPES = {
@@ -33,16 +33,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The address to serve at."""
     parser.add_argument("--host", default="127.0.0.1", help="default: only this machine")
     parser.add_argument("--port", type=int, default=8000, help="0 takes any free one")
+    parser.add_argument(
+        "--model", type=Path, metavar="FILE", help="a .gguf file, in place of the default model"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
     """The command; returns when the server is stopped with Ctrl-C."""
-    folder = assemble.build()
+    routes, models = [], pins.MODELS
+    if arguments.model:
+        files, models = own_model.files_of(arguments.model), ()
+    folder = assemble.build(models)
+    if arguments.model:
+        routes = own_model.routes(folder, files)
     listener = listen(arguments.host, arguments.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"Octavo is at http://{shown}:{port}/ (stop with Ctrl-C)", flush=True)
-    config = uvicorn.Config(application(folder), log_level="warning", lifespan="off")
+    config = uvicorn.Config(application(folder, routes=routes), log_level="warning", lifespan="off")
     try:
         uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:
@@ -75,8 +83,11 @@ class _Files(StaticFiles):
         return response
 
 
-def application(folder: Path, headers: Mapping[str, str] | None = None) -> Starlette:
-    """The web application: `folder` as a static site, each file with `headers`."""
+def application(
+    folder: Path, headers: Mapping[str, str] | None = None, routes: Sequence[BaseRoute] = ()
+) -> Starlette:
+    """The web application: `folder` as a static site, each file with `headers`, beside `routes`."""
     for suffix, kind in TYPES.items():
         mimetypes.add_type(kind, suffix)
-    return Starlette(routes=[Mount("/", _Files(headers or {}, directory=folder, html=True))])
+    files = _Files(headers or {}, directory=folder, html=True)
+    return Starlette(routes=[*routes, Mount("/", files)])
