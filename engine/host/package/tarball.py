@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 from engine import __version__
 from engine.host import npm, pins
-from engine.host.files import tree
 from engine.host.package import declarations
 from engine.host.paths import CACHE, NODE_MODULES, ROOT
 
 CLIENT = ("client.mjs", "shapes.mjs")
 FOLDERS = ("worker", "pyodide")
+ONLY_OF_THE_PAGE = ("dompurify", "marked")
 # A page of this package names its models by their addresses.
 CATALOGUE = {"default": "", "models": []}
 README = """# Octavo
@@ -52,7 +51,8 @@ def make(site: Path, out: Path) -> Path:
         shutil.copytree(site / name, folder / name)
     shutil.copytree(declarations.make(), folder, dirs_exist_ok=True)
     shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE")
-    _copy_licenses(folder / "licenses")
+    packages = [name for name in pins.NPM if name not in ONLY_OF_THE_PAGE]
+    (folder / "THIRD_PARTY.txt").write_text(third_party(packages), encoding="utf-8")
     (folder / "models.json").write_text(json.dumps(CATALOGUE), encoding="utf-8")
     (folder / "README.md").write_text(README, encoding="utf-8")
     (folder / "package.json").write_text(json.dumps(about(), indent=2), encoding="utf-8")
@@ -78,12 +78,13 @@ def about() -> dict[str, object]:
     }
 
 
-def _copy_licenses(folder: Path) -> None:
-    """Those that the npm packages inside bring; Python's wheels carry their own."""
-    for package in pins.NPM:
+def third_party(packages: list[str]) -> str:
+    """Whose these npm packages are, with the texts of licences that they bring. The Python wheels
+    carry their own."""
+    parts = ["Parts of this package are the work of others.\n"]
+    for package in packages:
         source = NODE_MODULES / package
-        for name in tree(source, lambda path: path.name.upper().startswith("LICENSE")):
-            if len(name.parts) == 1:
-                target = folder / package.replace("/", os.sep) / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source / name, target)
+        facts = json.loads((source / "package.json").read_text(encoding="utf-8"))
+        parts.append(f"{package} {facts['version']}: {facts['license']}\n")
+        parts += [path.read_text(encoding="utf-8") for path in sorted(source.glob("LICENSE*"))]
+    return "\n".join(parts)
