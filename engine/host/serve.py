@@ -40,12 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """The command; returns when the server is stopped with Ctrl-C."""
-    routes, models = [], pins.MODELS
-    if arguments.model:
-        files, models = own_model.files_of(arguments.model), ()
-    folder = assemble.build(models)
-    if arguments.model:
-        routes = own_model.routes(folder, files)
+    own = own_model.files_of(arguments.model) if arguments.model else []
+    folder = assemble.build(() if own else pins.MODELS)
+    routes = own_model.routes(folder, own) if own else []
     listener = listen(arguments.host, arguments.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

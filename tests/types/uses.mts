@@ -31,13 +31,14 @@ for await (const chunk of octavo.completions.create({ prompt: "Once", stream: tr
   const text: string = chunk.choices[0].text;
   console.log(text);
 }
-const tokens: number[] = await octavo.tokenize("ship", { model: "any" });
+const tokens = await octavo.tokenize("ship", { model: "any" });
+const areTokens: Same<typeof tokens, number[]> = true;
 const text: string = await octavo.detokenize(tokens);
 const { models } = await octavo.models();
 const bytes: number = models[0].kept_bytes;
 const error = new OctavoError("internal", "It failed.");
 const hint: string = error.hint;
-console.log(context, isContext, reason, ids, raw, text, bytes, hint);
+console.log(context, isContext, reason, ids, raw, areTokens, text, bytes, hint);
 
 // @ts-expect-error a device of another name
 await octavo.load({ device: "tpu" });

@@ -55,7 +55,7 @@ def make(site: Path, out: Path) -> Path:
         if path.as_posix() != assemble.PRECACHE:
             write_whole(packed / path, (site / path).read_bytes())
     (folder / "pyproject.toml").write_text(project(), encoding="utf-8")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out]
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
     run("Building the Python wheel", build, cwd=folder)
     return out / f"octavo-{__version__}-py3-none-any.whl"
 
