@@ -73,5 +73,5 @@ def test_all_files_of_a_split_model_are_served_and_no_others(tmp_path: Path) -> 
     assert kept["files"] == ["", "x"] and kept["version"] != "one"
 
     (tmp_path / "a-00001-of-00002.gguf").unlink()
-    with pytest.raises(HostError, match="no file .*a-00001-of-00002"):
+    with pytest.raises(HostError, match=r"no file .*a-00001-of-00002"):
         own_model.files_of(tmp_path / "a-00002-of-00002.gguf")
