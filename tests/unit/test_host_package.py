@@ -23,7 +23,9 @@ def test_the_wheel_pins_what_the_lock_files_have(tmp_path: Path) -> None:
     for lock, (extra, packages) in pip.EXTRAS.items():
         listed = project["optional-dependencies"][extra]
         assert {line.split("==")[0] for line in listed} == set(packages)
-        assert all(line.split(";")[0].strip() in lock.read_text() for line in listed)
+        assert all(
+            "==" in line and line.split(";")[0].strip() in lock.read_text() for line in listed
+        )
     with pytest.raises(HostError, match=r"requirements\.lock lacks nothing-like-this"):
         wheel.pinned(LOCK_BUILD, ("nothing-like-this",))
 
@@ -70,7 +72,12 @@ def test_all_files_of_a_split_model_are_served_and_no_others(tmp_path: Path) -> 
     assert listed["default"] == entry["id"] and entry["size"] == 42
     assert entry["address"] == "models/own/a-00001-of-00002.gguf"
     kept = json.loads(request(application, "/precache.json")["body"])
-    assert kept["files"] == ["", "x"] and kept["version"] != "one"
+    assert kept["files"] == ["", "x"]
+    versions = {"one", kept["version"]}
+    for model in (files, [tmp_path / "b.gguf"]):
+        again = Starlette(routes=own_model.routes(tmp_path, model))
+        versions.add(json.loads(request(again, "/precache.json")["body"])["version"])
+    assert len(versions) == 3, "one for each list of models"
 
     (tmp_path / "a-00001-of-00002.gguf").unlink()
     with pytest.raises(HostError, match=r"no file .*a-00001-of-00002"):
