@@ -22,6 +22,7 @@ import pytest
 
 from engine import __version__
 from engine.host import npm
+from engine.host.files import file_sha256
 from engine.host.package import tarball, wheel
 from tests.browser.chat import LOAD_MS
 from tests.conftest import ROOT, StaticServer
@@ -31,7 +32,8 @@ TINY = ROOT / "tests/golden/tiny.gguf"
 GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
     "prompts"
 ][0]
-WHEELS = ROOT / ".cache/wheels-of-packages"
+LOCK = ROOT / "requirements.lock"
+WHEELS = ROOT / ".cache/locked" / file_sha256(LOCK)[:16]  # what it pins, downloaded once
 Packages = tuple[Path, Path]
 
 
@@ -114,10 +116,9 @@ def test_a_page_out_of_node_modules_answers(
 def octavo(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command, in a fresh environment with the locked versions of what it needs."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    lock = ROOT / "requirements.lock"
-    if not list(WHEELS.glob("*.whl")):
-        part = WHEELS.with_name("part-of-packages")
-        run([*pip, "download", "--no-deps", "--require-hashes", "-r", lock, "-d", part], ROOT)
+    if not WHEELS.is_dir():
+        part = WHEELS.with_name("part")
+        run([*pip, "download", "--no-deps", "--require-hashes", "-r", LOCK, "-d", part], ROOT)
         part.replace(WHEELS)
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
