@@ -77,14 +77,15 @@ class Answer:
             },
             "timing": {
                 "ttft_ms": self.first_token_seconds * 1e3,
-                "prefill_tokens_per_s": _rate(self.computed_tokens, self.first_token_seconds),
-                "decode_tokens_per_s": _rate(later, self.decode_seconds),
+                "prefill_tokens_per_s": rate(self.computed_tokens, self.first_token_seconds),
+                "decode_tokens_per_s": rate(later, self.decode_seconds),
                 "host_ms_per_token": self.host_seconds * 1e3 / max(1, len(self.ids)),
             },
         }
 
 
-def _rate(count: int, seconds: float) -> float:
+def rate(count: int, seconds: float) -> float:
+    """Tokens per second; 0 for no time."""
     return count / seconds if seconds > 0 else 0.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from engine.backends.native import open_native
 from engine.backends.webgpu import WebGpuDevice
 from engine.config import LoadConfig
 from engine.errors import OctavoError, as_octavo_error
+from engine.events import Exchange
 from engine.grammar import Grammar, vocabulary_json
 from engine.shaders import fingerprint
 from engine.tokenizer import Encoder, valid
@@ -59,6 +60,31 @@ class _JsGrammar:
     def close(self) -> None:
         self._vocabulary.open -= 1
         self._vocabulary.grammars.free(self._matcher)
+
+
+class _JsExchange:
+    """``js`` is that of worker/exchange.mjs."""
+
+    def __init__(self, js: Any) -> None:
+        self._js = js
+
+    async def status(self) -> int:
+        return int(await self._told(self._js.status()))
+
+    async def next(self) -> str:
+        return str(await self._told(self._js.next()))
+
+    def close(self) -> None:
+        self._js.close()
+
+    async def _told(self, promise: Any) -> Any:
+        try:
+            return await promise
+        except Exception as error:
+            raise OctavoError(
+                "remote.unavailable",
+                hint="It may be down, or not allow pages from here to ask it (CORS).",
+            ) from error
 
 
 class BrowserHost:
@@ -122,7 +148,12 @@ class BrowserHost:
         key = f"selftest {fingerprint()} {device.traits.name}"
         if await self.recall(key):
             return True
-        if not await selftest.passes(device):
+        try:
+            if not await selftest.passes(device, self):
+                return False
+        except OctavoError as error:
+            if error.code != "gpu.wrong":
+                raise
             return False
         await self.remember(key, "passed")
         return True
@@ -172,6 +203,10 @@ class BrowserHost:
         if not mine.grammars.ready:
             await mine.grammars.learn(vocabulary_json(table, ends))
         return mine
+
+    def fetch(self, url: str, headers: Mapping[str, str], body: str | None) -> Exchange:
+        """By the worker's fetch."""
+        return _JsExchange(self._js.exchange(url, json.dumps(dict(headers)), body))
 
     async def recall(self, key: str) -> str:
         """What the browser kept under ``key``."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
+from urllib.parse import urlsplit
 
 from engine.errors import OctavoError, wrong_field
 
-DeviceChoice = Literal["auto", "gpu", "cpu"]
+DEVICES = ("auto", "gpu", "cpu", "remote")
+DeviceChoice = Literal["auto", "gpu", "cpu", "remote"]
 Activations = Literal["auto", "f32", "q16", "q8"]
 ContextFull = Literal["stop", "slide"]
 DEFAULT_CONTEXT = 2048  # tokens
@@ -21,6 +23,7 @@ MAX_SCHEMA = 1 << 16  # characters
 MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP = 1024  # characters
+MAX_ADDRESS = 4096  # characters
 MAX_ID = 2**53 - 1  # JavaScript's largest whole number
 # What a GGUF file may recommend, by the field of a request that overrules it.
 RECOMMENDED = {
@@ -33,6 +36,55 @@ RECOMMENDED = {
 
 
 @dataclass(frozen=True)
+class RemoteConfig:
+    """A server that speaks OpenAI's chat completions: the address under which these are, the key
+    that it wants (empty: none), and the model to ask for (empty: the first one that it lists)."""
+
+    base: str
+    key: str = field(default="", repr=False)  # told to nobody else
+    model: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port: the name of the server."""
+        url = urlsplit(self.base)
+        return f"{url.scheme}://{url.netloc}"
+
+    @classmethod
+    def from_wire(cls, value: Any) -> RemoteConfig:
+        """Check the ``remote`` of a ``load`` request: {url, key?, model?}."""
+        if not isinstance(value, dict):
+            raise OctavoError("request.invalid", "remote should be an object with a url.")
+        key = value.get("key")
+        # The value is not shown.
+        usable = isinstance(key, str) and len(key) <= MAX_ADDRESS and key.isascii()
+        if key is not None and not (usable and (key == "" or key.isprintable())):
+            raise OctavoError("request.invalid", "remote.key should be a text of plain characters.")
+        model = value.get("model")
+        if not (model is None or isinstance(model, str)):
+            raise wrong_field("remote.model", "a text", model)
+        return cls(_base(value.get("url")), (key or "").strip(), model or "")
+
+
+def _base(url: Any) -> str:
+    """The address under which the endpoints are; /v1 where none is given."""
+    wanted = "an address of http or https"
+    if not isinstance(url, str) or len(url) > MAX_ADDRESS or not url.isprintable():
+        raise wrong_field("remote.url", wanted, url)
+    try:
+        parts = urlsplit(url.strip())
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise wrong_field("remote.url", wanted, url)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise OctavoError("request.invalid", "remote.url has no place for a name, key or question.")
+    path = parts.path.rstrip("/").removesuffix("/chat/completions")
+    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+
+
+@dataclass(frozen=True)
 class LoadConfig:
     """How to load a model: its manifest's address, the device, the context in tokens, the tokens
     or bytes that the KV cache may grow to in all conversations together (both None: one context; if
@@ -40,7 +92,9 @@ class LoadConfig:
     (auto: to 15 bits where that is faster; in products of many tokens of a large model, on a real
     GPU, to 8 bits), whether kernel variants are measured (None: on a real GPU, those not measured
     before; true: all of them, however long it takes), and the bytes of device memory that all
-    loaded models may take together (None: this one takes the place of all others)."""
+    loaded models may take together (None: this one takes the place of all others). A ``remote``
+    server computes if the device is "remote", or if it is "auto" and the model cannot be loaded on
+    any device here."""
 
     model: str = ""  # the catalogue's default
     device: DeviceChoice = "auto"
@@ -50,15 +104,19 @@ class LoadConfig:
     kv_tokens: int | None = None
     kv_bytes: int | None = None
     memory_bytes: int | None = None
+    remote: RemoteConfig | None = None
 
     @classmethod
     def from_wire(cls, message: Mapping[str, Any]) -> LoadConfig:
         """Check the fields of a ``load`` request."""
+        device, remote = _one_of(message, "device", DEVICES), message.get("remote")
+        if device == "remote" and remote is None:
+            raise OctavoError("request.invalid", "The device remote needs a remote with a url.")
         if message.get("kv_tokens") is not None and message.get("kv_bytes") is not None:
             raise OctavoError("request.invalid", "Give kv_tokens or kv_bytes, not both of them.")
         return cls(
             model=_text(message, "model", cls.model),
-            device=cast(DeviceChoice, _one_of(message, "device", ("auto", "gpu", "cpu"))),
+            device=cast(DeviceChoice, device),
             context=_integer(message, "context", cls.context, 16, 1 << 17),
             activations=cast(
                 Activations, _one_of(message, "activations", ("auto", "f32", "q16", "q8"))
@@ -67,6 +125,7 @@ class LoadConfig:
             kv_tokens=_optional(message, "kv_tokens", 16, 1 << 20),
             kv_bytes=_optional(message, "kv_bytes", 1, 1 << 40),
             memory_bytes=_optional(message, "memory_bytes", 1, 1 << 40),
+            remote=None if remote is None else RemoteConfig.from_wire(remote),
         )
 
 
@@ -155,12 +214,12 @@ def recommended(metadata: Mapping[str, Any]) -> dict[str, float]:
     """How the file of a model says that tokens should be drawn, by the field of a request; without
     values that no request may have."""
     found = {}
-    for field, key in RECOMMENDED.items():
+    for name, key in RECOMMENDED.items():
         value = metadata.get(key)
         with suppress(OctavoError):
-            GenerateConfig.from_wire({field: value})
+            GenerateConfig.from_wire({name: value})
             if value is not None:
-                found[field] = round(value, 6)  # files have f32
+                found[name] = round(value, 6)  # files have f32
     return found
 
 

@@ -5,56 +5,45 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import aclosing, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import aclosing, nullcontext
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from engine.answer import Answer, Delta, Run, Stopped
 from engine.config import MAX_STOP, GenerateConfig, LoadConfig, MeasureConfig
 from engine.errors import OctavoError, as_octavo_error
-from engine.grammar import close_late
 from engine.kv.usage import describe_pool
 from engine.loader import Host, LoadedModel, StageProgress
 from engine.measuring import Bench
-from engine.ops.attention import KV_BLOCK
-from engine.prompt import Prompt
+from engine.prompt import Prompt, check_length
 from engine.raw import raw_prompt
 from engine.reasoning import Reasoning
+from engine.recovery import News
+from engine.request import Request, T, Work
 from engine.resident import Models, Ready, Slot
 from engine.session import NoRoomError, Session
 from engine.turns import Signal
 from engine.unfinished import Unfinished
 
 State = Literal["empty", "loading", "ready", "generating"]
-T = TypeVar("T")
-
-
-@dataclass(eq=False)
-class _Request:
-    """An answer under way, by the ``key`` that its asker knows it by."""
-
-    key: int | None
-    slot: Slot
-    stopping: bool = False
-    waiting: bool = False  # for room in the KV cache: it has none of it
-    alone: bool = False  # nothing may be asked for beside it
-    ready: Ready | None = None  # the model, where it may not be swapped out
-    run: Run | None = None
 
 
 class Engine:
     """Loads models and answers; several answers take turns."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(
+        self, host: Host, tell: Callable[[int, News], None] = lambda key, news: None
+    ) -> None:
         self._host = host
-        self._models = Models(host, self._rehearse)
+        self._models = Models(host, self._rehearse, self._tell)
+        self._tell_asker = tell  # by the key of a request
         self._loading: asyncio.Task[LoadedModel] | None = None
-        self._loading_key = ""
+        self._loading_name = ""
+        self._loading_key: int | None = None
         # Loading, unloading and resetting change what an answer stands on: one at a time, and no
         # answer begins meanwhile.
         self._changing = asyncio.Lock()
-        self._requests: list[_Request] = []
+        self._requests: list[Request] = []
         self._unfinished = Unfinished()
         self._ended = Signal()  # an answer or a load, or it is to stop
 
@@ -67,7 +56,9 @@ class Engine:
             return "generating"
         return "ready" if self._models.current else "empty"
 
-    async def load(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
+    async def load(
+        self, config: LoadConfig, progress: StageProgress, key: int | None = None
+    ) -> LoadedModel:
         """Load a model: in place of all that are there or, with ``memory_bytes``, beside them, but
         in place of one of the same name, whose answers are stopped. If there is not room for all,
         idle ones are swapped out, and answers are waited for if need be.
@@ -77,7 +68,7 @@ class Engine:
         if self._loading and not self._loading.cancelling():
             raise OctavoError("engine.busy", "A model is already being loaded.")
         task = self._loading = asyncio.ensure_future(self._replace(config, progress))
-        self._loading_key = config.model
+        self._loading_name, self._loading_key = config.model, key
         try:
             return await task
         except asyncio.CancelledError:
@@ -103,13 +94,23 @@ class Engine:
         """Warm up template, tokenizer and, where that takes no time, the step loop: a first answer
         should be no slower than a second."""
         model = ready.model
-        with suppress(OctavoError):  # a template may want other messages than this one
+        try:
             ids = (await model.prompts.encode([{"role": "user", "content": "Hello"}])).ids
             if model.prefill_sample and len(ids) < model.context:
                 run = self._run(ready, GenerateConfig(max_tokens=2), model.special.eos)
                 async for _ in run.deltas(ids, lambda: False):
                     pass
+        except OctavoError as error:  # a template may want other messages than this one
+            if error.code == "gpu.lost":
+                raise
         model.pool.forget()
+
+    def _tell(self, slot: Slot, news: News) -> None:
+        """Whoever waits for a model that is recovered hears how that stands."""
+        keys = [r.key for r in self._requests if r.slot is slot]
+        for key in keys if slot in list(self._models) else [self._loading_key]:
+            if key is not None:
+                self._tell_asker(key, news)
 
     def _run(
         self,
@@ -139,11 +140,12 @@ class Engine:
 
         Answers that are generated at the same time take turns. If they do not fit into the KV
         cache together, one waits for another's end. A model that is swapped out comes back first.
-        If the GPU is lost, the model is loaded anew and the answer goes on where it stood.
+        If the GPU is lost, the model is loaded anew and the answer goes on where it stood: see
+        ``engine.recovery``.
 
         Raises OctavoError engine.not_loaded, engine.busy, prompt.empty, prompt.too_long,
-        request.invalid, template.invalid, memory.budget, or gpu.lost for a second loss. However it
-        ends, nothing is left running on the device.
+        request.invalid, template.invalid, memory.budget, memory.device, or gpu.lost if there is
+        no going on. However it ends, nothing is left running on the device.
         """
         find = partial(self._models.find, model)
         return self._answer(find, lambda m: m.prompts.encode(messages, tools), config, key)
@@ -198,7 +200,7 @@ class Engine:
         config: GenerateConfig,
         key: int | None,
     ) -> AsyncGenerator[Delta | Answer, None]:
-        request = await self._begin(key, find)
+        request = await self._begin(key, find, alone=False)
         answer = Answer(finish_reason="cancelled")  # if it is stopped before its model is there
         try:
             ready = await self._enter(request)
@@ -216,23 +218,14 @@ class Engine:
 
     async def _deltas(
         self,
-        request: _Request,
+        request: Request,
         ready: Ready,
         prompt: Callable[[LoadedModel], Awaitable[Prompt]],
         config: GenerateConfig,
     ) -> AsyncGenerator[Delta, None]:
         begin = await prompt(ready.model)
         ids, reasoning = begin.ids, copy.copy(begin.reasoning)
-        if not ids:
-            raise OctavoError("prompt.empty", "The prompt has no tokens.")
-        if len(ids) >= ready.model.context and config.context_full == "stop":
-            raise OctavoError(
-                "prompt.too_long",
-                f"The conversation has {len(ids)} tokens; the context holds {ready.model.context}.",
-                "Start a new conversation or shorten the message.",
-            )
-        if config.context_full == "slide" and ready.model.context < 2 * KV_BLOCK:
-            raise OctavoError("request.invalid", "The context is too short to slide.")
+        check_length(ids, ready.model.context, config)
         if config.schema is not None:
             reasoning = Reasoning()  # an answer of a form has no other part
         run = self._run(ready, config, ready.model.special.eos, reasoning, begin.strip_space)
@@ -242,26 +235,18 @@ class Engine:
         obeys = config.schema is None or await self._obey(run, request, ready, config.schema)
         if not obeys:
             run.answer.finish_reason = "cancelled"
-        healed = False
         while obeys:
             try:
                 async with aclosing(run.deltas(ids, lambda: request.stopping)) as deltas:
                     async for delta in deltas:
+                        request.slot.recovery.works()
                         yield delta
                 break
             except NoRoomError:
                 await self._wait_for_room(request)
             except Exception as error:
-                # Another answer may have met the loss first: then this one finds its model
-                # closed, in whatever way.
-                lost = request.slot.ready is not ready
-                if as_octavo_error(error).code == "gpu.lost" and not lost:
-                    self._models.swap_out(request.slot)
-                    lost = True
-                if healed or not lost:
+                if not self._is_lost(request, ready, error):
                     raise
-                healed = True
-                self._leave(request)
             # Its weights may have to come out of the browser's cache. What a lost device held
             # is gone: the conversation is computed again.
             again = None if request.stopping else await self._enter(request)
@@ -270,6 +255,8 @@ class Engine:
                 break
             if again is not ready:
                 ready = again
+                # There may be less memory than there was.
+                check_length(ids + run.answer.ids, ready.model.context, config)
                 run.move(ready.model, Session(ready.model.pool), ready.scheduler)
         for delta in run.flush():
             yield delta
@@ -283,22 +270,27 @@ class Engine:
             told = Prompt(so_far, reasoning, answered, run.rest, tail, begin.strip_space)
             self._unfinished.keep(request.key, request.slot, told)
 
-    async def _obey(self, run: Run, request: _Request, ready: Ready, schema: str) -> bool:
+    async def _obey(self, run: Run, request: Request, ready: Ready, schema: str) -> bool:
         """Have the grammar of an answer's form; whether it was not stopped meanwhile."""
-        model = ready.model
-        opening = asyncio.ensure_future(
-            self._host.open_grammar(schema, run.config.strict, model.token_bytes, model.special.eos)
-        )
-        try:
-            if not await self._ended.outlasts(opening, lambda: request.stopping):
+        table, ends = ready.model.token_bytes, ready.model.special.eos
+        opening = self._host.open_grammar(schema, run.config.strict, table, ends)
+        stopped = lambda: request.stopping  # noqa: E731
+        grammar = await self._ended.result(opening, stopped, lambda late: late.close())
+        if grammar:
+            await run.obey(grammar)
+        return grammar is not None
+
+    def _is_lost(self, request: Request, ready: Ready, error: Exception) -> bool:
+        """Whether the model was lost under a request, which has left it then. Another one may have
+        met that first: then this one found its model closed, in whatever way."""
+        if request.slot.ready is ready:
+            if as_octavo_error(error).code != "gpu.lost":
                 return False
-        finally:
-            if not opening.done():
-                opening.add_done_callback(close_late)
-        await run.obey(opening.result())
+            self._models.lost(request.slot)
+        self._leave(request)
         return True
 
-    async def _wait_for_room(self, request: _Request) -> None:
+    async def _wait_for_room(self, request: Request) -> None:
         """Until another answer ends, or a load, or this one is stopped; its model may be swapped
         out meanwhile. NoRoomError if no other has room."""
         if not self._loading and all(r.waiting for r in self._requests if r is not request):
@@ -310,7 +302,9 @@ class Engine:
         finally:
             request.waiting = False
 
-    async def measure(self, sizes: MeasureConfig, model: str | None = None) -> dict[str, Any]:
+    async def measure(
+        self, sizes: MeasureConfig, model: str | None = None, key: int | None = None
+    ) -> dict[str, Any]:
         """Speed of a loaded model: see ``Bench.measure``. Forgets its conversations; engine.busy
         while there are answers under way, and for those that are asked for meanwhile."""
         if self._requests:
@@ -323,24 +317,26 @@ class Engine:
             finally:
                 ready.model.pool.forget()
 
-        return await self.use(bench, model, alone=True)
+        return await self.use(bench, model, key, alone=True)
 
     async def use(
-        self, work: Callable[[Ready, Stopped], Awaitable[T]], model: str | None, alone: bool = False
+        self, work: Work[T], model: str | None, key: int | None = None, alone: bool = False
     ) -> T:
-        """What ``work`` makes of a loaded model; request.cancelled if it is stopped first."""
-        request = await self._begin(None, partial(self._models.find, model), alone)
+        """What ``work`` makes of a loaded model; it begins again if the GPU was lost meanwhile.
+        With ``alone``, nobody else is answered. request.cancelled if it is stopped first."""
+        request = await self._begin(key, partial(self._models.find, model), alone)
         try:
-            ready = await self._enter(request)
-            if not ready:
-                raise OctavoError("request.cancelled")
-            return await work(ready, lambda: request.stopping)
+            while ready := await self._enter(request):
+                try:
+                    return await work(ready, lambda: request.stopping)
+                except Exception as error:
+                    if not self._is_lost(request, ready, error):
+                        raise
+            raise OctavoError("request.cancelled")
         finally:
             self._end(request)
 
-    async def _begin(
-        self, key: int | None, find: Callable[[], Slot], alone: bool = False
-    ) -> _Request:
+    async def _begin(self, key: int | None, find: Callable[[], Slot], alone: bool) -> Request:
         """Join those who answer; OctavoError engine.not_loaded or engine.busy."""
         if self._loading:
             raise OctavoError("engine.busy", "A model is being loaded.")
@@ -349,21 +345,21 @@ class Engine:
         slot = find()
         if any(request.alone for request in self._requests):
             raise OctavoError("engine.busy", "The model's speed is being measured.")
-        request = _Request(key, slot, alone=alone)
+        request = Request(key, slot, alone)
         self._requests.append(request)
         return request
 
-    async def _enter(self, request: _Request) -> Ready | None:
+    async def _enter(self, request: Request) -> Ready | None:
         """The model, on its device until ``_leave``; None if stopped first."""
         request.ready = await self._models.enter(request.slot, lambda: request.stopping)
         return request.ready
 
-    def _leave(self, request: _Request) -> None:
+    def _leave(self, request: Request) -> None:
         if request.ready:
             request.ready = None
             self._models.leave(request.slot)
 
-    def _end(self, request: _Request) -> None:
+    def _end(self, request: Request) -> None:
         self._leave(request)
         self._requests.remove(request)
         self._ended.fire()
@@ -380,7 +376,7 @@ class Engine:
         """Stop a load; whether there was one."""
         return bool(self._loading and self._loading.cancel())
 
-    def _tell_to_stop(self, requests: Iterable[_Request]) -> None:
+    def _tell_to_stop(self, requests: Iterable[Request]) -> None:
         for request in requests:
             request.stopping = True
         self._ended.fire()
@@ -399,7 +395,7 @@ class Engine:
 
     async def unload(self, model: str | None = None) -> None:
         """Stop, and free the model of this name (OctavoError engine.not_loaded), or all."""
-        loading = self._loading if model in (None, self._loading_key) else None
+        loading = self._loading if model in (None, self._loading_name) else None
         if loading:
             loading.cancel()
             await asyncio.wait([loading])

@@ -11,28 +11,38 @@ CODES: dict[str, str] = {
     "context.full": "The answer ended because the context is full.",
     "engine.busy": "The engine is busy with something that allows nothing beside it.",
     "engine.not_loaded": "No model is loaded.",
+    "engine.stalled": "A part of the engine does not answer.",
     "gguf.invalid": "The file is not a valid GGUF file.",
     "gguf.truncated": "The file ends too early.",
     "gguf.version": "The GGUF version is not supported.",
     "gpu.limits": "The model needs more than the GPU adapter allows.",
     "gpu.lost": "The GPU device was lost.",
+    "gpu.stalled": "The GPU does not answer.",
     "gpu.unavailable": "No usable GPU adapter was found.",
     "gpu.wrong": "The GPU computes wrong numbers.",
     "internal": "Something unexpected went wrong.",
     "manifest.invalid": "The model manifest cannot be used.",
     "memory.budget": "The model needs more memory than the budget allows.",
+    "memory.device": "The device has not enough memory.",
     "model.architecture": "The model architecture is not supported.",
     "model.quantization": "The quantization type is not supported.",
     "model.tensor": "A tensor of the model is missing or has the wrong shape.",
+    "model.unknown": "There is no such model here.",
     "prompt.empty": "The prompt is empty.",
     "prompt.too_long": "The prompt does not fit into the context.",
+    "remote.invalid": "The remote server answered with something that cannot be used.",
+    "remote.refused": "The remote server refused the request.",
+    "remote.unavailable": "The remote server cannot be reached.",
     "request.cancelled": "The request was stopped.",
     "request.invalid": "The request has a wrong or missing field.",
+    "request.origin": "Pages from there may not ask this server.",
+    "request.token": "The token is missing or wrong.",
     "request.unknown": "The kind of request is unknown.",
     "shard.file": "A file of the model cannot be read.",
     "shard.hash": "A model shard does not match its hash.",
     "shard.network": "A model shard could not be downloaded.",
     "shard.quota": "There is no room to keep the model.",
+    "site.changed": "The site has changed since the page was opened.",
     "template.invalid": "The chat template failed.",
     "tokenizer.unsupported": "The tokenizer kind is not supported.",
 }
@@ -71,6 +81,8 @@ def as_octavo_error(error: Exception) -> OctavoError:
     """Any error with its stable code; JavaScript errors may carry one as ``code``."""
     if isinstance(error, OctavoError):
         return error
+    if isinstance(error, MemoryError):
+        return OctavoError("memory.device", str(error))
     code = getattr(error, "code", None)
     if isinstance(code, str) and code in CODES:
         hint = getattr(error, "hint", None)

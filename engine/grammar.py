@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -23,12 +22,6 @@ class Grammar(Protocol):
     def close(self) -> None:
         """It is not needed any longer."""
         ...
-
-
-def close_late(opening: asyncio.Future[Grammar]) -> None:
-    """Nobody waits any longer for this grammar."""
-    if not opening.cancelled() and not opening.exception():
-        opening.result().close()
 
 
 def vocabulary_json(table: Sequence[bytes], ends: Iterable[int]) -> str:

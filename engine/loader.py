@@ -11,7 +11,10 @@ from typing import Any, Protocol
 
 from engine.backends.base import Device, persistent_tensors, pools_of, weights_of
 from engine.chat import ChatTemplate
+from engine.checks import right_plans
 from engine.config import LoadConfig, recommended
+from engine.economy import Economy
+from engine.events import Exchange
 from engine.grammar import Grammar
 from engine.header import Manifest, read_headers, read_manifest
 from engine.kv import BlockPool
@@ -82,6 +85,11 @@ class Host(Protocol):
     ) -> Grammar:
         """JSON of a schema in tokens, whose bytes are in ``table``. OctavoError request.invalid if
         the schema cannot be used."""
+        ...
+
+    def fetch(self, url: str, headers: Mapping[str, str], body: str | None) -> Exchange:
+        """Begin to ask a server: POST of a ``body``, else GET. It is asked once, redirects are not
+        followed, and nothing is sent but this."""
         ...
 
     async def recall(self, key: str) -> str:
@@ -169,17 +177,22 @@ class LoadedModel:
 
 
 async def load(
-    host: Host, config: LoadConfig, progress: StageProgress, room: Room | None = None
+    host: Host,
+    config: LoadConfig,
+    progress: StageProgress,
+    room: Room | None = None,
+    opener: Callable[[LoadConfig], Awaitable[tuple[Device, str]]] | None = None,
+    economy: Economy | None = None,
 ) -> LoadedModel:
-    """Load a model, with memory from ``room``. On any error or cancellation nothing of it stays
-    behind."""
-    room = room or Boundless()
+    """Load a model, with memory from ``room`` and as ``economy`` allows, on the host's device or
+    that of ``opener``. On any error or cancellation nothing of it stays behind."""
+    room, economy = room or Boundless(), economy or Economy()
     device: Device | None = None
     encoder: Encoder | None = None
 
     async def open_device() -> tuple[Device, str]:
         nonlocal device  # it is open even if what else is done fails
-        device, reason = await host.open_device(config)
+        device, reason = await (opener or host.open_device)(config)
         return device, reason
 
     try:
@@ -192,17 +205,20 @@ async def load(
         progress("device", 1, 1, "steps")
         model = open_model(gguf)
         tokenizer = tokenizer_json(gguf.metadata)
+        device.traits = replace(device.traits, chunk=economy.chunk(device.traits.chunk))
         traits = _traits_for(model.config, device, config)
         context = min(config.context, model.config.context)
         values = model.config.kv_block_values()
         block_bytes = 2 * model.config.num_layers * values * traits.kv_value_bytes
         most = traits.max_tensor_bytes // (values * traits.kv_value_bytes)
-        budget = budget_blocks(config, context, block_bytes, most)
+        budget = economy.blocks(budget_blocks(config, context, block_bytes, most))
         context = min(context, budget * KV_BLOCK)
         # Plans say that the pools hold one context: so kernels that were measured once stay known,
         # whatever the budget.
         kv = model.config.kv_layout(-(-context // KV_BLOCK), context)
-        plans = build_plans(model, traits, kv)
+        plans, traits = await right_plans(
+            device, lambda simpler: build_plans(model, simpler, kv), traits, host
+        )
         num_blocks = first_blocks(budget)
         tensors = persistent_tensors(plans.values()) | pools_of(plans.values(), num_blocks)
         ropes = {rope: rope.factors_in(context) for rope in model.config.ropes}

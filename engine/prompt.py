@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from engine.chat import ChatTemplate
+from engine.config import GenerateConfig
 from engine.errors import OctavoError
+from engine.ops.attention import KV_BLOCK
 from engine.reasoning import Reasoning
 from engine.tokenizer import Encoder
 from engine.tokenizer.pieces import CONTINUES
@@ -196,3 +198,18 @@ def _texts(value: Any) -> Iterator[str]:
         for key, item in value.items():
             yield from _texts(key)
             yield from _texts(item)
+
+
+def check_length(ids: Sequence[int], context: int, config: GenerateConfig) -> None:
+    """OctavoError prompt.empty, prompt.too_long or, for a context too short to slide,
+    request.invalid."""
+    if not ids:
+        raise OctavoError("prompt.empty", "The prompt has no tokens.")
+    if len(ids) >= context and config.context_full == "stop":
+        raise OctavoError(
+            "prompt.too_long",
+            f"The conversation has {len(ids)} tokens; the context holds {context}.",
+            "Start a new conversation or shorten the message.",
+        )
+    if config.context_full == "slide" and context < 2 * KV_BLOCK:
+        raise OctavoError("request.invalid", "The context is too short to slide.")

@@ -9,12 +9,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
 from engine.config import LoadConfig
-from engine.errors import OctavoError
+from engine.economy import Economy
+from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host, LoadedModel, StageProgress, load
+from engine.recovery import News, Open, Recovery
 from engine.scheduler import Scheduler
 from engine.turns import Signal
 
@@ -50,6 +53,7 @@ class Slot:
     used: int = 0
     reserved: int = 0  # bytes that it is about to hold in all
     sha256: str = ""  # of the file; empty if its manifest does not say
+    recovery: Recovery = field(default_factory=Recovery)
     about: dict[str, Any] = field(default_factory=dict)  # see ``describe``
 
     @property
@@ -85,8 +89,14 @@ class Slot:
 class Models:
     """Loaded models, the one loaded last at the end, by the names that they were loaded by."""
 
-    def __init__(self, host: Host, rehearse: Callable[[Ready], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        rehearse: Callable[[Ready], Awaitable[None]],
+        tell: Callable[[Slot, News], None],
+    ) -> None:
         self.host = host
+        self._tell = tell
         self._by_key: dict[str, Slot] = {}
         self.budget: int | None = None  # bytes
         self.changed = Signal()  # somebody leaves a model or is to stop, or it is another's turn
@@ -128,8 +138,7 @@ class Models:
                 self.swap_out(same)
             self._coming, self.budget = slot, config.memory_bytes
             try:
-                ready = await self._open(slot, config, progress)
-                await self._rehearse(ready)
+                ready = await self._open(slot, config, progress, self._rehearse)
             except BaseException:
                 self.swap_out(slot)
                 self.budget = budget
@@ -178,6 +187,11 @@ class Models:
         slot.uses -= 1
         self.changed.fire()
 
+    def lost(self, slot: Slot) -> None:
+        """The device of a model is gone; who uses it enters again."""
+        slot.recovery.losses += 1
+        self.swap_out(slot)
+
     def swap_out(self, slot: Slot) -> None:
         """Free the device of a model that nobody uses, or whose device was lost."""
         if slot.ready:
@@ -220,13 +234,51 @@ class Models:
             await asyncio.gather(opening, return_exceptions=True)
         return slot.ready is not None
 
-    async def _open(self, slot: Slot, config: LoadConfig, progress: StageProgress) -> Ready:
-        try:
-            model = await load(self.host, config, progress, _Share(self, slot))
-            slot.ready, slot.sha256 = Ready.of(model), model.sha256
-            return slot.ready
-        finally:
-            slot.reserved = 0
+    async def _open(
+        self,
+        slot: Slot,
+        config: LoadConfig,
+        progress: StageProgress,
+        rehearse: Callable[[Ready], Awaitable[None]] | None = None,
+    ) -> Ready:
+        """Load a model, again and again if its device is lost (see ``Recovery.load``), and with
+        less memory if the device has not enough. OctavoError memory.device if that does not help,
+        and neither does the room of idle models."""
+
+        async def once(opener: Open, economy: Economy) -> Ready:
+            try:
+                share = _Share(self, slot)
+                model = await load(self.host, config, progress, share, opener, economy)
+                slot.ready, slot.sha256 = Ready.of(model), model.sha256
+                if rehearse:
+                    await rehearse(slot.ready)
+                return slot.ready
+            except BaseException:
+                self.swap_out(slot)
+                raise
+            finally:
+                slot.reserved = 0
+
+        async def attempt(opener: Open) -> Ready:
+            economy = Economy()
+            while True:
+                try:
+                    return await once(opener, economy)
+                except Exception as error:
+                    if as_octavo_error(error).code != "memory.device":
+                        raise
+                    if not economy.tighten():
+                        idle = self._idle(slot)
+                        if not idle:
+                            raise
+                        self.swap_out(idle[0])
+                        economy = Economy()
+
+        recovery = slot.recovery
+        ready = await recovery.load(attempt, self.host, config, partial(self._tell, slot))
+        if recovery.losses:
+            self._tell(slot, News("ready", recovery.losses, slot.describe()["device"]))
+        return ready
 
     async def make_room(self, slot: Slot, nbytes: int) -> None:
         """Reserve what a model will hold in all: idle ones are swapped out, the one that was used
@@ -250,8 +302,7 @@ class Models:
         if self.budget is not None:
             others = [s for s in (*self, self._coming) if s and s is not slot]
             excess = sum(s.bytes for s in others) + nbytes - self.budget
-            idle = [s for s in others if s.ready and not s.uses and s is not self._coming]
-            idle.sort(key=lambda s: s.used)
+            idle = self._idle(slot)
             if excess > sum(s.bytes for s in idle):
                 return False
             for other in idle:
@@ -261,6 +312,11 @@ class Models:
                 self.swap_out(other)
         slot.reserved = nbytes
         return True
+
+    def _idle(self, slot: Slot) -> list[Slot]:
+        """Other models on a device that nobody uses, the one that was used longest ago first."""
+        idle = [s for s in self if s.ready and not s.uses and s not in (slot, self._coming)]
+        return sorted(idle, key=lambda s: s.used)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from array import array
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
 from engine.backends.base import Device, persistent_tensors, weights_of
+from engine.checks import Memory, right_plans
+from engine.files import golden
 from engine.models import open_model
 from engine.models.plans import CHOOSE, DECODE, HEAD, PREFILL, SAMPLE, build_plans
 from engine.ops.state import SAMPLING, STEP, SamplingRecord, StepRecord, tokens_tensor
@@ -24,23 +24,18 @@ PROMPT = 3  # of the golden file: 130 tokens, more than a tile and than a block
 NUM_IDS = 24
 
 
-@cache
-def _folder() -> Path:
-    """Where tiny.gguf and tiny.json are: in the wheel, or among the golden files of a checkout."""
-    here = Path(__file__).parent
-    packed = here / "golden"
-    return packed if packed.is_dir() else here.parent / "tests" / "golden"
-
-
-async def passes(device: Device) -> bool:
-    """Whether the device computes the ids it should. It holds nothing afterwards."""
-    data = (_folder() / "tiny.gguf").read_bytes()
-    golden = json.loads((_folder() / "tiny.json").read_text(encoding="utf-8"))["prompts"][PROMPT]
+async def passes(device: Device, memory: Memory | None = None) -> bool:
+    """Whether the device computes the ids it should, with those kernels that are right on it (see
+    ``engine.checks``). It holds nothing afterwards. OctavoError gpu.wrong if no kernels are."""
+    data = (golden() / "tiny.gguf").read_bytes()
+    text = (golden() / "tiny.json").read_text(encoding="utf-8")
+    prompt = json.loads(text)["prompts"][PROMPT]
     gguf = read_header(data, len(data))
     model = open_model(gguf)
     kv = model.config.kv_layout(CONTEXT // 16, CONTEXT)
     # 8-bit activations are a choice of less precision, not a fault of the device.
-    plans = build_plans(model, replace(device.traits, activations="q16"), kv)
+    traits = replace(device.traits, activations="q16")
+    plans, _ = await right_plans(device, lambda t: build_plans(model, t, kv), traits, memory)
     try:
         await device.allocate(persistent_tensors(plans.values()).values())
         (rope,) = model.config.ropes
@@ -48,8 +43,8 @@ async def passes(device: Device) -> bool:
         device.write(kv.block_table, array("I", range(kv.max_blocks - 1, -1, -1)).tobytes())
         await device.upload(data, shard_jobs(gguf, weights_of(plans.values()), [len(data)])[0])
         await device.compile(list(plans.values()), lambda *_: None)
-        got = await _greedy(device, golden["prompt_ids"])
-        ids: list[int] = golden["ids"][:NUM_IDS]
+        got = await _greedy(device, prompt["prompt_ids"])
+        ids: list[int] = prompt["ids"][:NUM_IDS]
         return got == ids
     finally:
         device.clear()

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Turns:
@@ -68,3 +70,20 @@ class Signal:
         while not (work.done() or stopped()):
             await asyncio.wait([work, self.wait()], return_when=asyncio.FIRST_COMPLETED)
         return work.done()
+
+    async def result(
+        self, work: Awaitable[T], stopped: Callable[[], bool], late: Callable[[T], None]
+    ) -> T | None:
+        """The outcome of work; None if ``stopped`` first, and then ``late`` gets it if it comes
+        all the same."""
+
+        def forgotten(future: asyncio.Future[T]) -> None:
+            if not future.cancelled() and not future.exception():
+                late(future.result())
+
+        future = asyncio.ensure_future(work)
+        try:
+            return future.result() if await self.outlasts(future, stopped) else None
+        finally:
+            if not future.done():
+                future.add_done_callback(forgotten)

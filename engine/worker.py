@@ -29,8 +29,8 @@ from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
 from engine.messages import check_messages, check_tools
 from engine.raw import detokenize, tokenize
-from engine.resident import describe
-from engine.tuning import choose
+from engine.recovery import News
+from engine.service import Service
 
 Message = Mapping[str, Any]
 Handler = Callable[[int, Message], Awaitable[Any]]
@@ -43,7 +43,8 @@ class Worker:
     def __init__(self, host: Host, post: Callable[[str], None]) -> None:
         self._host = host
         self._post = post
-        self._engine = Engine(host)
+        self._engine = Engine(host, self._tell)
+        self._service = Service(self._engine, host)
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: set[int] = set()  # ids that have no final reply yet
         self._stoppable: dict[int, Callable[[], bool]] = {}  # how to stop what is under way, by id
@@ -97,38 +98,36 @@ class Worker:
     def _reply(self, id: int, kind: str, **content: Any) -> None:
         self._post(json.dumps({"id": id, "kind": kind, **content}))
 
+    def _tell(self, id: int, news: News) -> None:
+        self._reply(id, "recovery", **news.to_wire())
+
     async def _load(self, id: int, message: Message) -> dict[str, Any]:
         started, config = self._host.now(), LoadConfig.from_wire(message)
 
         def progress(stage: str, loaded: int, total: int, unit: str) -> None:
             self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
 
-        with self._stoppable_by(id, self._engine.stop_load):
-            model = await self._engine.load(config, progress)
-        best = choose(model.timings)
-        return {
-            **describe(model),
-            "key": config.model,
-            "load_ms": (self._host.now() - started) * 1e3,
-            "variants": [timing.to_wire(best) for timing in model.timings],
-        }
+        with self._stoppable_by(id, self._service.stop_load):
+            loaded = await self._service.load(config, progress, key=id)
+        load_ms = (self._host.now() - started) * 1e3
+        return {**loaded, "key": config.model, "load_ms": load_ms}
 
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
         model = check_model(message)
-        config = GenerateConfig.from_wire(message, self._engine.sampling(model))
+        config = GenerateConfig.from_wire(message, self._service.sampling(model))
         ways = [
             name for name in ("messages", "prompt", "continues") if message.get(name) is not None
         ]
         if len(ways) > 1:
             raise OctavoError("request.invalid", f"Give {ways[0]} or {ways[1]}, not both of them.")
         if ways == ["prompt"]:
-            events = self._engine.complete(check_prompt(message), config, key=id, model=model)
+            events = self._service.complete(check_prompt(message), config, key=id, model=model)
         elif ways != ["continues"]:
             messages, tools = check_messages(message), check_tools(message)
-            events = self._engine.generate(messages, config, key=id, tools=tools, model=model)
+            events = self._service.generate(messages, config, key=id, tools=tools, model=model)
         else:
-            events = self._engine.go_on(check_handle(message), config, key=id, model=model)
-        with self._stoppable_by(id, lambda: self._engine.stop(id)):
+            events = self._service.go_on(check_handle(message), config, key=id, model=model)
+        with self._stoppable_by(id, lambda: self._service.stop(id)):
             async for event in events:
                 if isinstance(event, Delta):
                     kind = "delta" if event.kind == "answer" else "reasoning"
@@ -148,32 +147,33 @@ class Worker:
     async def _stop(self, id: int, message: Message) -> dict[str, Any]:
         target = check_target(message)
         if target is None:
-            return {"stopped": self._engine.stop()}
+            return {"stopped": self._service.stop()}
         return {"stopped": target in self._stoppable and self._stoppable[target]()}
 
     async def _reset(self, id: int, message: Message) -> dict[str, Any]:
-        await self._engine.reset()
+        await self._service.reset()
         return {}
 
     async def _unload(self, id: int, message: Message) -> dict[str, Any]:
-        await self._engine.unload(check_model(message))
+        await self._service.unload(check_model(message))
         return {}
 
     async def _measure(self, id: int, message: Message) -> dict[str, Any]:
-        return await self._engine.measure(MeasureConfig.from_wire(message), check_model(message))
+        sizes, model = MeasureConfig.from_wire(message), check_model(message)
+        return await self._service.measure(sizes, model, key=id)
 
     async def _tokenize(self, id: int, message: Message) -> dict[str, Any]:
         text, model = check_text(message), check_model(message)
-        return {"ids": await self._engine.use(lambda ready, _: tokenize(ready.model, text), model)}
+        ids = await self._service.use(lambda ready, _: tokenize(ready.model, text), model, key=id)
+        return {"ids": ids}
 
     async def _detokenize(self, id: int, message: Message) -> dict[str, Any]:
         ids, model = check_ids(message), check_model(message)
-        return {
-            "text": await self._engine.use(lambda ready, _: detokenize(ready.model, ids), model)
-        }
+        text = await self._service.use(lambda ready, _: detokenize(ready.model, ids), model, key=id)
+        return {"text": text}
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
-        return self._engine.status()
+        return self._service.status()
 
 
 def _parse(text: str) -> Message:

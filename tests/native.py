@@ -1,83 +1,62 @@
-"""The engine natively: a host that reads a GGUF file from disk and computes with NumPy."""
+"""The engine natively, as the tests want it: with any device, and in shards of any size."""
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from engine.backends.base import Device
-from engine.backends.cpu import CpuDevice
 from engine.config import LoadConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
-from engine.grammar import Grammar
+from engine.host.local import SHARD_BYTES, LocalHost
+from engine.plan import Traits
 from engine.resident import Ready
-from engine.tokenizer import Encoder
-from engine.tokenizer.native import open_native
 
 
-class NativeHost:
+class NativeHost(LocalHost):
     """Serves the file or files in ``path`` in shards of ``shard_size`` bytes; ``device`` None makes
-    a CPU device."""
+    a CPU device that computes with NumPy."""
 
     def __init__(
-        self, path: Path | list[Path], shard_size: int = 1 << 24, device: Device | None = None
+        self,
+        path: Path | list[Path],
+        shard_size: int = SHARD_BYTES,
+        device: Device | None = None,
     ) -> None:
         self.shard_size = shard_size
-        self.serve(*(path if isinstance(path, list) else [path]))
+        super().__init__(path if isinstance(path, list) else [path], None, shard_size)
         self.device = device
         self.cancelled = False
-        self.memory: dict[str, str] = {}
+
+    @property
+    def memory(self) -> dict[str, str]:
+        return self._memory
 
     def serve(self, *paths: Path) -> None:
         """From now on the files of another model."""
-        self.parts = [path.read_bytes() for path in paths]
-        self.data = b"".join(self.parts)
-        self.shards = [
-            part[start : start + self.shard_size]
-            for part in self.parts
-            for start in range(0, len(part), self.shard_size)
-        ]
+        self._shard_size = self.shard_size
+        self._cut(paths)
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(path.read_bytes() for path in dict.fromkeys(p for p, _, _ in self._shards))
 
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         self.cancelled = False
-        progress(len(self.data), len(self.data))
-        shards = [{"size": len(shard)} for shard in self.shards]
-        parts = [len(part) for part in self.parts]
-        return json.dumps({"size": len(self.data), "parts": parts, "shards": shards})
+        return await super().open_shards(manifest, progress)
 
     async def read_shard(self, index: int) -> bytes:
         if self.cancelled:
             raise OctavoError("request.cancelled")
-        return self.shards[index]
-
-    def head_of(self, shard: bytes, count: int) -> bytes:
-        return shard[:count]
+        return await super().read_shard(index)
 
     def cancel_shards(self) -> None:
         self.cancelled = True
 
     async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
-        return self.device or CpuDevice(), ""
-
-    async def open_tokenizer(self, json_text: str) -> Encoder:
-        return open_native(json_text)
-
-    async def open_grammar(
-        self, schema: str, strict: bool, table: list[bytes], ends: frozenset[int]
-    ) -> Grammar:
-        raise OctavoError("request.invalid", "There are no grammars here.")
-
-    async def recall(self, key: str) -> str:
-        return self.memory.get(key, "")
-
-    async def remember(self, key: str, value: str) -> None:
-        self.memory[key] = value
-
-    def now(self) -> float:
-        return time.monotonic()
+        return (self.device, "") if self.device else await super().open_device(config)
 
 
 def ready_of(engine: Engine) -> Ready:
@@ -85,3 +64,8 @@ def ready_of(engine: Engine) -> Ready:
     current = engine._models.current
     assert current and current.ready
     return current.ready
+
+
+async def unchecked(device: object, build: Any, traits: Traits, memory: object) -> Any:
+    """In place of ``engine.checks.right_plans``, for devices that only pretend to compute."""
+    return build(traits), traits

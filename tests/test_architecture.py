@@ -13,15 +13,19 @@ ENGINE = ROOT / "engine"
 # Higher rooms may import lower ones, never the other way; rooms on one line may not see each other.
 LAYERS = [
     ["worker"],
-    ["engine"],
+    ["service"],
+    ["engine", "remote"],
     ["raw"],
-    ["measuring", "unfinished"],
+    ["measuring", "unfinished", "request"],
     ["answer", "resident"],
+    ["recovery"],
     ["loader"],
     ["browser", "header"],
     ["selftest", "tuning"],
+    ["checks"],
+    ["cases"],
     ["scheduler"],
-    ["session", "turns", "sampling", "grammar"],
+    ["session", "turns", "sampling", "grammar", "economy"],
     ["prompt", "kv"],
     ["chat", "reasoning"],
     ["sandbox"],
@@ -33,8 +37,8 @@ LAYERS = [
     ["weights.quants"],
     ["plan"],
     ["shaders", "tokenizer", "weights.gguf"],
-    ["config", "messages"],
-    ["errors"],
+    ["config", "messages", "events"],
+    ["errors", "files"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 SHIPPED = [p for p in ENGINE.rglob("*.py") if "host" not in p.relative_to(ENGINE).parts]

@@ -4,7 +4,7 @@ import { Octavo, OctavoError } from "./client.mjs";
 import { loadLocale, list, number, t } from "./locale.mjs";
 import { MarkdownView } from "./markdown.mjs";
 import { ModelsDialog } from "./models.mjs";
-import { installOffline } from "./offline.mjs";
+import { installOffline, keepStorage } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
 import { autosize, byId, byTestId, element, stickToBottom } from "./dom.mjs";
 
@@ -51,6 +51,9 @@ async function main() {
   await loadLocale();
   addEventListener("unhandledrejection", ({ reason }) => showError(reason));
   connect();
+  octavo.addEventListener("recovery", (event) => {
+    showRecovery(/** @type {CustomEvent<import("../worker/protocol.mjs").Recovery>} */ (event).detail);
+  });
   new ModelsDialog(octavo, choose, showError);
   showSuggestions();
   await load();
@@ -73,6 +76,7 @@ function addressOptions() {
       kv_tokens: numeric("kv_tokens"),
       kv_bytes: numeric("kv_bytes"),
       activations: text("activations"),
+      remote: text("remote") && { url: text("remote") },
     })),
     generate: defined({
       temperature: numeric("temperature"),
@@ -192,19 +196,45 @@ async function loadChoice() {
 }
 
 /** @param {LoadResult} result */
-function showLoaded({ device, model, memory_bytes }) {
-  const kind = device.kind === "cpu" ? "cpu" : device.software ? "software" : "gpu";
+function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
   byId("model").textContent = model.name;
+  showDevice(device);
+  if (not_kept) {
+    byId("notice").textContent = not_kept;
+    byId("notice").hidden = false;
+  }
+  if (kept) keepStorage();
+  showStats({ memory_bytes });
+}
+
+/**
+ * One line while a lost GPU is replaced; the device afterwards.
+ *
+ * @param {import("../worker/protocol.mjs").Recovery} recovery
+ */
+function showRecovery({ state: step, device }) {
+  const notice = byId("notice");
+  if (step === "ready" && device) return showDevice(device);
+  notice.textContent = t(`recovery_${step}`);
+  notice.dataset.recovery = step;
+  notice.hidden = false;
+}
+
+/** @param {LoadResult["device"]} device */
+function showDevice(device) {
+  const local = device.kind === "cpu" ? "cpu" : device.software ? "software" : "gpu";
+  const kind = device.kind === "remote" ? "remote" : local;
   const badge = byId("device");
   badge.textContent = t(`device_${kind}`);
   badge.title = device.name;
   badge.dataset.kind = kind;
   badge.hidden = false;
   const notice = byId("notice");
-  notice.hidden = kind !== "cpu";
-  const { reason } = device;
-  notice.textContent = reason ? t("notice_cpu_because", { reason }) : t("notice_cpu");
-  showStats({ memory_bytes });
+  const { reason = "" } = device;
+  const notices = { cpu: reason || t("notice_cpu"), remote: reason, gpu: "", software: "" };
+  notice.textContent = notices[kind];
+  notice.hidden = !notice.textContent;
+  delete notice.dataset.recovery;
 }
 
 function showSuggestions() {

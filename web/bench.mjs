@@ -3,7 +3,8 @@
  *
  * Address parameters: `device`, `activations`, `model`, `context` (of the loaded model) as for the
  * page itself; `tune` (1: measure all kernel variants in the first load, 0: none); `prefill` and `contexts` (token counts, separated by commas); `quick` (1: smaller
- * sizes, 0: full ones; without it slow devices get the smaller ones); `start` (1: do not wait for
+ * sizes, 0: full ones; without it slow devices get the smaller ones); `lose` (1: wait for a runner that
+ * ends the GPU process); `start` (1: do not wait for
  * the button); `report` (1: start, and POST progress, result and an end mark to `/log`).
  *
  * Only in the folder that `build.py bench --peers` makes: `engine` (`octavo`, `wllama`,
@@ -14,6 +15,7 @@
  */
 
 import { measurePaging, measurePool } from "./bench_kv.mjs";
+import { measureRecovery } from "./bench_recovery.mjs";
 import { measureContinue, measureStops } from "./bench_stops.mjs";
 import { encode, makeText, measureTokenizer } from "./bench_text.mjs";
 import { Octavo } from "./client.mjs";
@@ -122,6 +124,7 @@ async function measureAll() {
   if (!device.software) await measurePool(client);
   const compared = address.get("compare") === "1" && await compareOctavo(cached, cold.seconds);
   const { memory_bytes } = await client.status();
+  if (device.kind === "webgpu" && address.get("lose") === "1") await measureRecovery(client);
   client.close();
   return {
     date: new Date().toISOString(),

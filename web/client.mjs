@@ -10,12 +10,16 @@
  *       console.log(chunk.choices[0].delta.content);
  *     }
  *
+ * If the GPU is lost, loads and answers go on by themselves; `octavo.addEventListener("recovery",
+ * ({ detail }) => ...)` hears of it: detail is a Recovery of worker/protocol.mjs.
+ *
  * Beyond OpenAI's shape: a stopped answer keeps its text and has finish_reason "cancelled"; the
  * think part of an answer is `reasoning_content`, in the message as in deltas; the field `octavo`
  * carries token ids and timing. `octavo.completions.create({ prompt })` goes on with a raw text.
  */
 
 import { CHAT, TEXT } from "./shapes.mjs";
+import { VERSION } from "./worker/version.mjs";
 
 /**
  * @typedef {import("./shapes.mjs").Shape} Shape
@@ -39,7 +43,9 @@ import { CHAT, TEXT } from "./shapes.mjs";
  *   manifest, of a .gguf or of any part of a split one; or .gguf files, all parts of one model
  * @property {boolean} [keep] whether the browser keeps the model for later visits; if absent, it
  *   does, but for files
- * @property {"auto" | "gpu" | "cpu"} [device]
+ * @property {"auto" | "gpu" | "cpu" | "remote"} [device]
+ * @property {import("../worker/protocol.mjs").RemoteServer} [remote] a server that computes with
+ *   the device "remote", or with "auto" if the model cannot be loaded on any device here
  * @property {number} [context] tokens
  * @property {"auto" | "f32" | "q16" | "q8"} [activations]
  * @property {number} [kv_tokens] room that the KV cache may grow to, for all conversations together;
@@ -169,7 +175,7 @@ export class OctavoError extends Error {
   }
 }
 
-export class Octavo {
+export class Octavo extends EventTarget {
   /** @type {Worker | null} */
   #worker = null;
   /** @type {Map<number, Pending>} */
@@ -191,7 +197,8 @@ export class Octavo {
    * @param {LoadOptions & {workerUrl?: string | URL}} [options] defaults for `load`
    */
   constructor({ workerUrl, ...defaults } = {}) {
-    this.#workerUrl = workerUrl ?? new URL("./worker/worker.mjs", import.meta.url);
+    super();
+    this.#workerUrl = workerUrl ?? new URL(`./worker/worker.mjs?version=${VERSION}`, import.meta.url);
     this.#defaults = defaults;
     this.chat = {
       completions: {
@@ -216,6 +223,9 @@ export class Octavo {
   load(options = {}, onProgress) {
     const fields = { ...this.#defaults, ...options };
     if (typeof fields.model === "string") fields.model = absolute(fields.model);
+    if (typeof fields.remote?.url === "string") {
+      fields.remote = { ...fields.remote, url: addressOf(fields.remote.url) };
+    }
     const loading = this.#request("load", fields, onProgress).then((result) => {
       this.#names.delete(result.key);
       this.#names.set(result.key, result.model.name);
@@ -226,7 +236,8 @@ export class Octavo {
       () => this.#loads.delete(loading),
       (error) => {
         this.#loads.delete(loading);
-        if (error.code === "internal") this.#end(error); // the next load starts a fresh worker
+        // the next load starts a fresh worker
+        if (["internal", "engine.stalled", "site.changed"].includes(error.code)) this.#end(error);
       },
     );
     return loading;
@@ -434,6 +445,10 @@ export class Octavo {
     const pending = this.#pending.get(reply.id);
     if (!pending) return;
     if (reply.kind === "progress") return pending.onEvent?.(reply);
+    if (reply.kind === "recovery") {
+      this.dispatchEvent(new CustomEvent("recovery", { detail: reply }));
+      return;
+    }
     this.#pending.delete(reply.id);
     if (reply.kind === "result") return pending.resolve(reply.value);
     const { code, message, hint } = reply.error;
@@ -769,4 +784,13 @@ function absolute(model) {
   if (typeof model !== "string") return model;
   const isUrl = /[/:]|\.(json|gguf)$/i.test(model);
   return isUrl ? new URL(model, document.baseURI).href : model;
+}
+
+/**
+ * A URL relative to the page; what is none stays, for the worker to say what is wrong.
+ *
+ * @param {string} url
+ */
+function addressOf(url) {
+  return URL.canParse(url, document.baseURI) ? new URL(url, document.baseURI).href : url;
 }

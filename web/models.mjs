@@ -2,6 +2,7 @@
 
 import { byId, element } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
+import { hasOffline, keepOffline, removeOffline } from "./offline.mjs";
 
 /**
  * @typedef {import("./client.mjs").Octavo} Octavo
@@ -30,6 +31,7 @@ export class ModelsDialog {
     byId("open-files").addEventListener("click", () => this.#files.click());
     this.#files.addEventListener("change", () => this.#openFiles([...(this.#files.files ?? [])]));
     byId("address-form").addEventListener("submit", (event) => this.#openAddress(event));
+    byId("offline").addEventListener("click", () => this.#toggleOffline());
     addEventListener("dragover", (event) => event.preventDefault());
     addEventListener("drop", (event) => this.#drop(event));
   }
@@ -45,6 +47,25 @@ export class ModelsDialog {
       const { models, storage } = await this.#octavo.models();
       byId("model-list").replaceChildren(...models.map((model) => this.#item(model)));
       this.#showStorage(storage);
+      await this.#showOffline();
+    } catch (error) {
+      this.#dialog.close();
+      this.#fail(error);
+    }
+  }
+
+  async #showOffline() {
+    byId("offline").hidden = byId("offline-hint").hidden = !navigator.serviceWorker;
+    const has = await hasOffline();
+    byId("offline").textContent = t(has ? "offline_remove" : "offline_keep");
+    byId("offline-hint").textContent = t(has ? "offline_kept" : "offline_not_kept");
+  }
+
+  async #toggleOffline() {
+    try {
+      if (!(await hasOffline())) await keepOffline();
+      else if (confirm(t("offline_question"))) await removeOffline();
+      await this.#showOffline();
     } catch (error) {
       this.#dialog.close();
       this.#fail(error);

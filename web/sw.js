@@ -3,8 +3,9 @@
  * Model shards are not kept here: worker/shards.mjs does that.
  *
  * A page and everything it loads come from one version. A newer one is fetched in the background,
- * whole or not at all, and put to use when the page starts next while no other tab runs the old
- * one. A pointer says which version is in use; the life cycle of this script has no part in it.
+ * whole or not at all: each file has its hash, so that what the server sends while it changes is
+ * no part of any version. It is put to use when the page starts next while no other tab runs the
+ * old one. A pointer says which version is in use; the life cycle of this script has no part in it.
  */
 
 const sw = /** @type {ServiceWorkerGlobalScope} */ (/** @type {unknown} */ (self));
@@ -18,9 +19,12 @@ const PARALLEL = 6;
 
 /** Name of the cache in use, once it has been looked up. */
 let inUse = "";
+/** Whether the visitor wants no copy any longer: the page deletes it. */
+let isRemoved = false;
 
 sw.addEventListener("install", (event) => event.waitUntil(update()));
 sw.addEventListener("message", (event) => {
+  if (event.data === "remove") isRemoved = true;
   if (event.data === "update") event.waitUntil(update().catch(() => {})); // offline, perhaps
 });
 sw.addEventListener("fetch", (event) => {
@@ -38,26 +42,27 @@ async function update() {
     const cache = await caches.open(name);
     await fetchMissing(cache, files);
     if ((await published()).version !== version) throw new Error("The site has just changed.");
-    await keep(cache, PRECACHE_URL);
+    await keep(cache, PRECACHE_URL, "");
   }
   const used = await pointer();
   if (!used || !(await isWhole(used))) await use(name);
 }
 
-/** @returns {Promise<{version: string, files: string[]}>} */
+/** @returns {Promise<{version: string, files: Record<string, string>}>} SHA-256 of files, or "" */
 async function published() {
   return (await fetch(PRECACHE_URL, { cache: "no-store" })).json();
 }
 
 /**
  * @param {Cache} cache
- * @param {string[]} files
+ * @param {Record<string, string>} files
  */
 async function fetchMissing(cache, files) {
   const kept = new Set((await cache.keys()).map(({ url }) => url));
-  const queue = files.map((file) => new URL(file, SCOPE).href).filter((url) => !kept.has(url));
+  const all = Object.entries(files).map(([file, sha256]) => ({ url: new URL(file, SCOPE).href, sha256 }));
+  const queue = all.filter(({ url }) => !kept.has(url));
   const fetchNext = async () => {
-    for (let url = queue.pop(); url; url = queue.pop()) await keep(cache, url);
+    for (let next = queue.pop(); next; next = queue.pop()) await keep(cache, next.url, next.sha256);
   };
   await Promise.all(Array.from({ length: PARALLEL }, fetchNext));
 }
@@ -65,13 +70,22 @@ async function fetchMissing(cache, files) {
 /**
  * @param {Cache} cache
  * @param {string} url
+ * @param {string} sha256 hex, or "" for a file that may differ from what was built
  */
-async function keep(cache, url) {
+async function keep(cache, url, sha256) {
+  if (isRemoved) throw new Error("The copy has been removed.");
   const response = await fetch(url, { cache: "reload" });
   if (!response.ok) throw new Error(`status ${response.status} for ${url}`);
-  // a response that came by a redirect may not answer a navigation: keep its content alone
-  const { status, headers, body } = response;
-  await cache.put(url, response.redirected ? new Response(body, { status, headers }) : response);
+  const body = await response.arrayBuffer();
+  if (sha256 && (await hashOf(body)) !== sha256) throw new Error(`not of this version: ${url}`);
+  // made anew, for a response that came by a redirect may not answer a navigation
+  await cache.put(url, new Response(body, { headers: response.headers }));
+}
+
+/** @param {ArrayBuffer} bytes */
+async function hashOf(bytes) {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /** @param {string} name */

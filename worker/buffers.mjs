@@ -11,6 +11,33 @@ export class GpuError extends Error {
   }
 }
 
+/** What `make` makes on a device, and what was wrong with it, which is known a little later.
+ * @template T @param {GPUDevice} device @param {() => T} make */
+export function scoped(device, make) {
+  device.pushErrorScope("out-of-memory");
+  device.pushErrorScope("validation");
+  let made = /** @type {T | null} */ (null);
+  /** @type {unknown} */
+  let thrown = null; // by the browser, which has not the memory for a mapped buffer
+  try {
+    made = make();
+  } catch (error) {
+    thrown = error;
+  }
+  // Both are closed now: somebody else may open one while the answers are waited for.
+  const errors = Promise.all([device.popErrorScope(), device.popErrorScope()]);
+  const failed = errors.then(([invalid, memory]) => thrown ?? memory ?? invalid);
+  failed.catch(() => {}); // of a lost device, which those who wait for it hear of
+  return { made, failed };
+}
+
+/** @param {any} error @param {number} wanted bytes @param {number} held bytes */
+export function memoryError(error, wanted, held) {
+  const [more, had] = [wanted, held].map((bytes) => bytes.toLocaleString("en"));
+  const message = `The GPU refused ${more} bytes of memory beside ${had} that are held: ${error.message}`;
+  return new GpuError("memory.device", message);
+}
+
 export class Buffers {
   #device;
   /** @type {Map<string, GPUBuffer>} */
@@ -39,10 +66,16 @@ export class Buffers {
    * @param {WireBuffer[]} wanted */
   async allocate(wanted) {
     const missing = wanted.filter(({ name, bytes }) => (this.#buffers.get(name)?.size ?? 0) < bytes);
+    const held = this.held;
     const { buffers, failed } = this.#create(missing);
     missing.forEach((it, i) => this.#put(it, buffers[i])); // now, so that `clear` finds them
     const error = await failed;
-    if (error) throw new GpuError("gpu.limits", `The GPU could not give the memory: ${error.message}`);
+    if (error) throw memoryError(error, missing.reduce((sum, { bytes }) => sum + bytes, 0), held);
+  }
+
+  /** Bytes of all of them. */
+  get held() {
+    return [...this.#bytesByLabel.values()].reduce((sum, bytes) => sum + bytes, 0);
   }
 
   /** Larger buffers for what is there, still beside it; null if the GPU has not the memory for all.
@@ -78,13 +111,9 @@ export class Buffers {
    * @param {WireBuffer[]} wanted */
   #create(wanted) {
     const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
-    this.#device.pushErrorScope("out-of-memory");
-    this.#device.pushErrorScope("validation");
-    const buffers = wanted.map(({ name, bytes }) =>
-      this.#device.createBuffer({ label: name, size: Math.max(16, Math.ceil(bytes / 16) * 16), usage }));
-    // Both are closed now: somebody else may open one while the answers are waited for.
-    const errors = Promise.all([this.#device.popErrorScope(), this.#device.popErrorScope()]);
-    return { buffers, failed: errors.then((all) => all.find(Boolean)) };
+    const { made, failed } = scoped(this.#device, () => wanted.map(({ name, bytes }) =>
+      this.#device.createBuffer({ label: name, size: Math.max(16, Math.ceil(bytes / 16) * 16), usage })));
+    return { buffers: made ?? [], failed };
   }
 
   /** @param {WireBuffer} wanted @param {GPUBuffer} buffer */

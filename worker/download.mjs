@@ -6,41 +6,38 @@
  * Reading takes a shard from the window, the cache or the source, whatever has it right.
  */
 
-import { keptHeaders, openCache } from "./kept.mjs";
+import { keptHeaders } from "./kept.mjs";
 import { parseManifest } from "./manifest.mjs";
+import { Meter } from "./meter.mjs";
 import { Readers } from "./readers.mjs";
+import { Shelf } from "./shelf.mjs";
 import { checkRoom } from "./storage.mjs";
 import { ShardError, matches } from "./transfer.mjs";
 import { Transfers } from "./transfers.mjs";
+import { Turn } from "./turn.mjs";
 import { WholeFile } from "./whole.mjs";
 
 const WINDOW = 4; // the shard being read and those after it, hashed meanwhile
-const VERIFIED = "X-Octavo-Verified"; // header of a kept manifest: the SHA-256 of the whole file
-
-const PROGRESS_INTERVAL_MS = 100;
 
 /**
  * @typedef {import("./sources.mjs").Source} Source
  * @typedef {import("./transfers.mjs").Retry} Retry
- * @typedef {(loaded: number, total: number) => void} OnProgress bytes
+ * @typedef {import("./meter.mjs").OnProgress} OnProgress
  */
 
 /** One model being fetched. */
 export class Download {
-  /** False once nothing is kept any longer: the browser refuses, or was not to. */
-  cached = true;
   failed = false;
   replaced = false;
   /** @type {Promise<string>} */
   manifestText;
   #source;
   #transfers;
-  /** @type {Cache | null} */
-  #cache = null;
+  #turn;
+  #shelf;
   /** @type {import("./manifest.mjs").Shard[]} */
   #shards = [];
-  /** Bytes at hand per shard: its size if stored. @type {number[]} */
-  #bytes = [];
+  #meter = new Meter();
   /** Shards that lie in the cache. @type {Set<number>} */
   #stored = new Set();
   /** In flight, or held for reading. @type {Map<number, Promise<Uint8Array>>} */
@@ -48,9 +45,6 @@ export class Download {
   #readers = new Readers();
   #running = 0;
   #first = 0; // of the window
-  /** @type {OnProgress | null} */
-  #listener = null;
-  #lastProgress = 0;
   /** Where the whole file's hash is still to be checked. @type {WholeFile | null} */
   #whole = null;
   /** Whether what is kept has been found to have it. */
@@ -63,8 +57,13 @@ export class Download {
   constructor(source, retry) {
     this.#source = source;
     this.#transfers = new Transfers(retry);
+    this.#turn = new Turn(source.manifestUrl);
+    this.#shelf = new Shelf(source.manifestUrl);
     this.manifestText = this.#open();
-    this.manifestText.catch(() => (this.failed = true));
+    this.manifestText.catch(() => {
+      this.failed = true;
+      this.#turn.end();
+    });
   }
 
   /**
@@ -80,32 +79,46 @@ export class Download {
 
   /** Whether there is still something to fetch. */
   get isUnderWay() {
-    return !this.failed && (!this.#shards.length || this.#loadedBytes() < this.#allBytes());
+    return !this.failed && (!this.#shards.length || this.#meter.loaded < this.#meter.total);
   }
 
   get isPaused() {
     return this.#transfers.isPaused;
   }
 
-  /** Ends the transfers until `resume`; what has come of them is kept where ranges can be had. */
+  /** Whether the browser keeps all of it, and if it refused more, how many bytes it keeps. */
+  get kept() {
+    const bytes = [...this.#stored].reduce((sum, i) => sum + this.#shards[i].size, 0);
+    return { isWhole: this.#isWhole, isFull: this.#shelf.isFull, bytes, all: this.#meter.total };
+  }
+
+  /** @param {string} manifestUrl */
+  isOf(manifestUrl) {
+    return manifestUrl === this.#source.manifestUrl;
+  }
+
+  /** Ends the transfers until `resume`; what has come of them is kept where ranges can be had.
+   * Another tab that waits for the model goes on fetching it. */
   pause() {
     this.#transfers.pause();
+    this.#turn.end();
   }
 
   resume() {
-    this.#transfers.resume();
+    const look = () => this.#findStored();
+    this.#takeTurn(look).then(() => this.#transfers.resume(), () => {});
   }
 
   /** @param {OnProgress} listener */
   listen(listener) {
-    this.#listener = listener;
-    this.#report(true);
+    this.#meter.listen(listener);
   }
 
   cancel() {
     this.failed = true;
-    this.#listener = null;
+    this.#meter.listen(null);
     this.#transfers.cancel(cancelled());
+    this.#turn.end();
     this.#jobs.clear();
     this.#readers.close();
     this.#whole?.close();
@@ -158,13 +171,12 @@ export class Download {
     const sha256 = await this.#whole?.take(i, bytes);
     if (!sha256) return;
     this.#whole = null;
-    const { manifestUrl } = this.#source;
     if (sha256 === this.#source.sha256) {
-      await this.#store(manifestUrl, await this.#encodedManifest(), { [VERIFIED]: sha256 });
+      await this.#shelf.putManifest(await this.manifestText, sha256);
       return;
     }
-    await Promise.all(this.#shards.map((_, shard) => this.#cache?.delete(this.#url(shard))));
-    await this.#cache?.delete(manifestUrl);
+    await this.#shelf.delete(this.#shards.map(({ name }) => name));
+    await this.#shelf.deleteManifest();
     this.failed = true;
     throw new ShardError(
       "shard.hash",
@@ -173,21 +185,16 @@ export class Download {
     );
   }
 
-  async #encodedManifest() {
-    return new TextEncoder().encode(await this.manifestText);
-  }
-
   /**
    * True if the source is described in another way by now; what was kept of it is not any longer.
    * A manifest that the catalogue knows by its hash is never in doubt.
    */
   async #isReplaced() {
-    const { manifestUrl, manifestSha256 } = this.#source;
-    if (manifestSha256) return false;
+    if (this.#source.manifestSha256) return false;
     try {
       const text = new TextDecoder().decode(await this.#source.describe(this.#transfers.signal));
       if (text === (await this.manifestText)) return false;
-      await this.#cache?.delete(manifestUrl);
+      await this.#shelf.deleteManifest();
       return true;
     } catch {
       return false; // offline, for example: what went wrong before is worth more
@@ -210,23 +217,52 @@ export class Download {
 
   /** Without a cache, what is fetched ahead must be held: as much as is fetched at once. */
   #windowEnd() {
-    return Math.min(this.#first + (this.cached ? WINDOW : this.#source.parallel), this.#shards.length);
+    return Math.min(this.#first + (this.#shelf.keeps ? WINDOW : this.#source.parallel), this.#shards.length);
   }
 
   async #open() {
-    this.#cache = await openCache();
-    this.cached = Boolean(this.#cache) && this.#source.keep;
-    let text = await this.#keptManifest();
-    if (text !== null) await this.#use(text);
-    const isWhole = this.#shards.length > 0 && this.#stored.size === this.#shards.length;
-    if (text === null || (this.#source.mayChange && !isWhole)) {
+    await this.#shelf.open(this.#source.keep);
+    /** @type {string | null} */
+    let text = null;
+    const look = async () => {
+      text = await this.#keptManifest();
+      if (text !== null) await this.#use(text);
+    };
+    await look();
+    await this.#takeTurn(look);
+    if (text === null || (this.#source.mayChange && !this.#isWhole)) {
       text = await this.#fetchManifest();
       await this.#use(text);
     }
-    this.#report(true);
-    if (this.cached) await checkRoom(this.#allBytes() - this.#loadedBytes());
+    this.#meter.report();
+    if (this.#shelf.keeps) await checkRoom(this.#meter.total - this.#meter.loaded);
     this.#pump();
     return text;
+  }
+
+  /**
+   * Until no other tab fetches and keeps the same; then `look` has seen what that one has kept.
+   *
+   * @param {() => Promise<void>} look
+   */
+  async #takeTurn(look) {
+    if (!this.#shelf.keeps || this.#isWhole) return;
+    await this.#turn.take(this.#transfers.signal, async () => {
+      await look();
+      this.#meter.report();
+    });
+    this.#transfers.signal.throwIfAborted();
+    await look();
+    this.#endTurn();
+  }
+
+  /** Where there is nothing left to be fetched and kept, another tab may have its turn. */
+  #endTurn() {
+    if (!this.#shelf.keeps || this.#isWhole) this.#turn.end();
+  }
+
+  get #isWhole() {
+    return this.#shards.length > 0 && this.#stored.size === this.#shards.length;
   }
 
   /** @param {string} text of the manifest */
@@ -237,29 +273,16 @@ export class Download {
     this.#whole = isChecked ? null : new WholeFile(this.#shards.length);
   }
 
-  #allBytes() {
-    return this.#shards.reduce((sum, { size }) => sum + size, 0);
-  }
-
-  #loadedBytes() {
-    return this.#bytes.reduce((sum, bytes) => sum + bytes, 0);
-  }
-
   async #keptManifest() {
-    const { manifestUrl, manifestSha256, sha256 } = this.#source;
-    const response = await this.#cache?.match(manifestUrl);
-    if (!response) return null;
-    const bytes = new Uint8Array(await response.arrayBuffer());
-    if (!(await matches(bytes, manifestSha256))) return null;
-    this.#isVerified = response.headers.get(VERIFIED) === sha256;
-    return new TextDecoder().decode(bytes);
+    const kept = await this.#shelf.manifest(this.#source.manifestSha256);
+    this.#isVerified = kept?.verified === this.#source.sha256;
+    return kept?.text ?? null;
   }
 
   async #fetchManifest() {
     this.#isVerified = false;
-    const { manifestUrl, manifestSha256 } = this.#source;
     const bytes = await this.#transfers.run((signal) => this.#source.describe(signal));
-    if (!(await matches(bytes, manifestSha256))) {
+    if (!(await matches(bytes, this.#source.manifestSha256))) {
       throw new ShardError(
         "manifest.invalid",
         "The model manifest is not the one this page expects.",
@@ -268,17 +291,14 @@ export class Download {
     }
     const text = new TextDecoder().decode(bytes);
     parseManifest(text, this.#source.mayLackHashes);
-    await this.#store(manifestUrl, bytes, { "Content-Type": "application/json" });
+    await this.#shelf.putManifest(text, "");
     return text;
   }
 
   async #findStored() {
-    const keys = new Set((await this.#cache?.keys())?.map((request) => request.url));
-    this.#bytes = this.#shards.map((shard, i) => {
-      if (!keys.has(this.#url(i))) return 0;
-      this.#stored.add(i);
-      return shard.size;
-    });
+    const found = await this.#shelf.has(this.#shards.map(({ name }) => name));
+    this.#stored = new Set([...this.#shards.keys()].filter((i) => found[i]));
+    this.#meter.begin(this.#shards.map(({ size }) => size), found);
   }
 
   /** Starts jobs up to the limit: first the window, then what is missing. */
@@ -294,7 +314,7 @@ export class Download {
     for (let i = this.#first; i < this.#windowEnd(); i++) {
       if (!this.#jobs.has(i)) return i;
     }
-    if (!this.cached) return -1; // nowhere to put more
+    if (!this.#shelf.keeps) return -1; // nowhere to put more
     return this.#shards.findIndex((_, i) => !this.#stored.has(i) && !this.#jobs.has(i));
   }
 
@@ -308,6 +328,7 @@ export class Download {
     this.#running++;
     const job = this.#load(i).finally(() => {
       this.#running--;
+      this.#endTurn();
       if (this.#stored.has(i) && !this.#inWindow(i)) this.#jobs.delete(i);
       this.#pump();
     });
@@ -324,16 +345,18 @@ export class Download {
 
   /** @param {number} i */
   async #loadCached(i) {
-    if (!this.#stored.has(i) || !this.#cache) return null;
+    if (!this.#stored.has(i)) return null;
+    const { name } = this.#shards[i];
     try {
-      const bytes = await this.#readers.read({ url: this.#url(i), ...identityOf(this.#shards[i]) });
+      const wanted = { url: this.#shelf.url(name), ...identityOf(this.#shards[i]) };
+      const bytes = await this.#readers.read(wanted);
       if (bytes) return bytes;
-      await this.#cache.delete(this.#url(i));
+      await this.#shelf.delete([name]);
     } catch {
       // an unreadable cache entry is as good as none
     }
     this.#stored.delete(i);
-    this.#count(i, 0);
+    this.#meter.count(i, 0);
     return null;
   }
 
@@ -343,12 +366,11 @@ export class Download {
     for (let attempt = 0; attempt < 2; attempt++) {
       const bytes = await this.#fetchShard(i);
       if (await matches(bytes, shard.sha256)) {
-        if (await this.#store(this.#url(i), bytes, keptHeaders(identityOf(shard), bytes))) {
-          this.#stored.add(i);
-        }
+        const headers = keptHeaders(identityOf(shard), bytes);
+        if (await this.#shelf.put(shard.name, bytes, headers)) this.#stored.add(i);
         return bytes;
       }
-      this.#count(i, 0);
+      this.#meter.count(i, 0);
     }
     throw this.#wrongShard(i);
   }
@@ -381,58 +403,13 @@ export class Download {
           if (filled + part.length > bytes.length) throw this.#wrongShard(i);
           bytes.set(part, filled);
           filled += part.length;
-          this.#count(i, filled);
+          this.#meter.count(i, filled);
         }
         if (filled < bytes.length) throw new TypeError(`ended after ${filled} bytes`);
         return bytes;
       },
       () => filled,
     );
-  }
-
-  /**
-   * Keeps bytes in the cache; false if there is none or it is full.
-   *
-   * @param {string} url
-   * @param {Uint8Array<ArrayBuffer>} bytes
-   * @param {Record<string, string>} more headers
-   */
-  async #store(url, bytes, more) {
-    if (!this.#cache || !this.cached) return false;
-    const headers = { "Content-Length": String(bytes.length), ...more };
-    try {
-      await this.#cache.put(url, new Response(bytes, { headers }));
-      return true;
-    } catch {
-      this.cached = false;
-      return false;
-    }
-  }
-
-  /** @param {number} i */
-  #url(i) {
-    return new URL(this.#shards[i].name, this.#source.manifestUrl).href;
-  }
-
-  /**
-   * @param {number} i
-   * @param {number} bytes
-   */
-  #count(i, bytes) {
-    this.#bytes[i] = bytes;
-    this.#report(bytes === this.#shards[i].size);
-  }
-
-  /** @param {boolean} now also if the last report was a moment ago */
-  #report(now) {
-    if (!this.#listener || !this.#bytes.length) return;
-    if (!now && performance.now() - this.#lastProgress < PROGRESS_INTERVAL_MS) return;
-    this.#lastProgress = performance.now();
-    try {
-      this.#listener(this.#loadedBytes(), this.#allBytes());
-    } catch {
-      this.#listener = null; // a listener that is gone must not end the download
-    }
   }
 }
 

@@ -2,8 +2,11 @@
 // It knows nothing of models; buffers and plans go by name, and everything that changes from
 // step to step lives in GPU buffers.
 
-import { Buffers, GpuError } from "./buffers.mjs";
+import { describe, openDevice } from "./adapters.mjs";
+import { Buffers, GpuError, memoryError, scoped } from "./buffers.mjs";
+import { passTime, profile } from "./timing.mjs";
 import { Uploads } from "./upload.mjs";
+import { within } from "./waits.mjs";
 
 /**
  * @typedef {{code: string, layout: ("read" | "read_write")[], constants: Record<string, number>}} WirePipeline
@@ -16,9 +19,11 @@ import { Uploads } from "./upload.mjs";
  * Repack `count` blocks from byte `source` of the raw shard, the first one being block `first`;
  * with an empty `repack`, copy `bytes` from `source` to byte `first`.
  * @typedef {{layout: GPUBindGroupLayout, buffers: string[], group: GPUBindGroup}} Binding
+ * @typedef {{buffer: GPUBuffer, failed: Promise<unknown>}} Reader and what was wrong with making it
  * @typedef {{label: string, pipeline: GPUComputePipeline, binding: Binding, grid: number[], tokens: number}} Dispatch
  */
 
+const WORK_SECONDS = 300; // for a kernel to compile, and for what the GPU was given last
 const RING = 256; // sampled ids wait in a ring of this many
 const SUBMIT = 32; // dispatches of a submit where a step is waited for: the GPU begins meanwhile
 const BURST_SUBMIT = 2; // steps of a submit in a burst: the GPU is busy anyway, a submit has its price
@@ -46,20 +51,8 @@ export class Gpu {
   }
 
   static async #open() {
-    const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" });
-    if (!adapter) return null;
-    const wanted = /** @type {GPUFeatureName[]} */ (["subgroups", "timestamp-query"]);
-    const { limits } = adapter;
-    const device = await adapter.requestDevice({
-      requiredFeatures: wanted.filter((name) => adapter.features.has(name)),
-      requiredLimits: {
-        maxBufferSize: limits.maxBufferSize,
-        maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,
-        maxComputeWorkgroupStorageSize: limits.maxComputeWorkgroupStorageSize,
-        maxStorageBuffersPerShaderStage: Math.min(10, limits.maxStorageBuffersPerShaderStage),
-      },
-    });
-    return new Gpu(adapter, device);
+    const opened = await openDevice();
+    return opened && new Gpu(opened.adapter, opened.device);
   }
 
   /** @param {GPUAdapter} adapter @param {GPUDevice} device */
@@ -73,14 +66,14 @@ export class Gpu {
     this.pipelines = new Map();
     /** @type {Map<string, GPUBindGroupLayout>} */
     this.layouts = new Map();
-    /** @type {GPUBuffer[]} */
+    /** @type {Reader[]} */
     this.readers = [];
     this.encodeMs = 0; // spent recording and submitting commands
-    /** @type {string | null} */
+    /** What the GPU refused, and nobody has heard of. @type {GPUError | null} */
     this.failure = null;
     this.epoch = 0; // counts `clear`: what began before it must not touch what came after
     device.addEventListener("uncapturederror", (event) => {
-      this.failure ??= event.error.message;
+      this.failure ??= event.error;
     });
     /** Rejects when the device is lost; raced against every wait. @type {Promise<never>} */
     this.lost = device.lost.then((info) => {
@@ -93,21 +86,23 @@ export class Gpu {
 
   /** What Python needs to know of the adapter, as JSON. @returns {string} */
   describe() {
-    const { info, features, limits } = this.adapter;
-    const software = info.isFallbackAdapter || /swiftshader|llvmpipe/i.test(info.architecture + info.description);
-    return JSON.stringify({
-      name: [info.vendor, info.architecture, info.description].filter(Boolean).join(" "),
-      software,
-      subgroup: features.has("subgroups") ? info.subgroupMinSize : 0,
-      max_binding_bytes: limits.maxStorageBufferBindingSize,
-      max_buffer_bytes: limits.maxBufferSize,
-      workgroup_bytes: limits.maxComputeWorkgroupStorageSize,
-    });
+    return JSON.stringify(describe(this.adapter));
   }
 
   /** Creates buffers, zeroed; one that is there and large enough stays. @param {string} json WireBuffer[] */
   async allocate(json) {
-    await this.buffers.allocate(JSON.parse(json));
+    await this.alive(this.buffers.allocate(JSON.parse(json)));
+  }
+
+  /** A buffer that belongs to no name. @param {GPUBufferDescriptor} descriptor */
+  async create(descriptor) {
+    const { epoch } = this;
+    const { made, failed } = scoped(this.device, () => this.device.createBuffer(descriptor));
+    const error = await this.alive(failed);
+    if (error || epoch !== this.epoch) made?.destroy();
+    this.checkEpoch(epoch);
+    if (!made || error) throw memoryError(error, descriptor.size, this.buffers.held);
+    return made;
   }
 
   /** Puts larger buffers, with the same contents, in the place of those of the same names. What was
@@ -116,7 +111,7 @@ export class Gpu {
   async grow(json) {
     const wanted = /** @type {WireBuffer[]} */ (JSON.parse(json));
     const { epoch } = this;
-    const larger = await Promise.race([this.buffers.tryLarger(wanted), this.lost]);
+    const larger = await this.alive(this.buffers.tryLarger(wanted));
     if (epoch !== this.epoch) for (const buffer of larger ?? []) buffer.destroy();
     this.checkEpoch(epoch);
     if (!larger) return false;
@@ -168,11 +163,13 @@ export class Gpu {
     const key = JSON.stringify([code, wire.layout, wire.constants]);
     let pipeline = this.pipelines.get(key);
     if (!pipeline) {
-      pipeline = this.device.createComputePipelineAsync({
+      const compiled = this.device.createComputePipelineAsync({
         layout: this.device.createPipelineLayout({ bindGroupLayouts: [this.layout(wire.layout)] }),
         compute: { module: this.#module(code), entryPoint: "main", constants: wire.constants },
       });
+      pipeline = within(WORK_SECONDS, compiled, "Compiling a kernel", "gpu.stalled");
       this.pipelines.set(key, pipeline);
+      pipeline.catch(() => this.pipelines.delete(key));
     }
     return pipeline;
   }
@@ -195,6 +192,11 @@ export class Gpu {
   /** Compiles the pipelines of plans whose buffers are allocated, and binds them.
    * @param {string} json Wire @param {(done: number, total: number) => void} [progress] */
   async compile(json, progress) {
+    await this.alive(this.#compile(json, progress));
+  }
+
+  /** @param {string} json @param {(done: number, total: number) => void} [progress] */
+  async #compile(json, progress) {
     const wire = /** @type {Wire} */ (JSON.parse(json));
     const { epoch } = this;
     let done = 0;
@@ -263,13 +265,13 @@ export class Gpu {
   }
 
   /** @param {Dispatch[]} dispatches @param {number} tokens
-   * @param {GPUBuffer | null} reader gets the ring of sampled ids afterwards */
+   * @param {Reader | null} reader gets the ring of sampled ids afterwards */
   #submit(dispatches, tokens, reader) {
     const encoder = this.device.createCommandEncoder();
     const pass = encoder.beginComputePass();
-    this.#encode(pass, dispatches, tokens);
+    this.encode(pass, dispatches, tokens);
     pass.end();
-    if (reader) encoder.copyBufferToBuffer(this.buffer("sampled"), 0, reader, 0, RING * 4);
+    if (reader) encoder.copyBufferToBuffer(this.buffer("sampled"), 0, reader.buffer, 0, RING * 4);
     this.device.queue.submit([encoder.finish()]);
   }
 
@@ -281,7 +283,7 @@ export class Gpu {
   }
 
   /** @param {GPUComputePassEncoder} pass @param {Dispatch[]} plan @param {number} tokens */
-  #encode(pass, plan, tokens) {
+  encode(pass, plan, tokens) {
     let current = null;
     for (const { pipeline, binding, grid, tokens: each } of plan) {
       if (pipeline !== current) pass.setPipeline(pipeline);
@@ -295,25 +297,7 @@ export class Gpu {
    * of its own, so that only their proportions are true. Empty without timestamp queries.
    * @param {string} name @param {number} tokens @returns {Promise<string>} */
   async profile(name, tokens) {
-    const plan = this.#plan(name);
-    if (!this.device.features.has("timestamp-query")) return "[]";
-    const times = await this.#timestamps(plan.length, (encoder, querySet) => {
-      for (const [i, dispatch] of plan.entries()) {
-        const timestampWrites = { querySet, beginningOfPassWriteIndex: 2 * i, endOfPassWriteIndex: 2 * i + 1 };
-        const pass = encoder.beginComputePass({ timestampWrites });
-        this.#encode(pass, [dispatch], tokens);
-        pass.end();
-      }
-    });
-    /** @type {Map<string, [string, number, number]>} */
-    const rows = new Map();
-    for (const [i, { label }] of plan.entries()) {
-      const row = rows.get(label) ?? [label, 0, 0];
-      row[1] += 1;
-      row[2] += times[i];
-      rows.set(label, row);
-    }
-    return JSON.stringify([...rows.values()]);
+    return JSON.stringify(await profile(this, this.#plan(name), tokens));
   }
 
   /** Milliseconds that `repeat` replays of a plan take in one pass: by the GPU's clock, or where
@@ -321,50 +305,32 @@ export class Gpu {
    * @param {string} name @param {number} tokens @param {number} repeat @returns {Promise<number>} */
   async time(name, tokens, repeat) {
     const step = Array.from({ length: repeat }, () => this.#plan(name)).flat();
-    if (!this.device.features.has("timestamp-query")) {
-      const started = performance.now();
-      this.#submit(step, tokens, null);
-      await this.settle(this.#idle());
-      return performance.now() - started;
-    }
-    const [ms] = await this.#timestamps(1, (encoder, querySet) => {
-      const timestampWrites = { querySet, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 };
-      const pass = encoder.beginComputePass({ timestampWrites });
-      this.#encode(pass, step, tokens);
-      pass.end();
-    });
-    return ms;
+    if (this.device.features.has("timestamp-query")) return passTime(this, step, tokens);
+    const started = performance.now();
+    this.#submit(step, tokens, null);
+    await this.settle(this.#idle());
+    return performance.now() - started;
   }
 
-  /** Milliseconds of `count` passes, whose timestamps `encode` writes pair by pair.
-   * @param {number} count
-   * @param {(encoder: GPUCommandEncoder, querySet: GPUQuerySet) => void} encode
-   * @returns {Promise<number[]>} */
-  async #timestamps(count, encode) {
-    const querySet = this.device.createQuerySet({ type: "timestamp", count: 2 * count });
-    const usage = GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC;
-    const times = this.device.createBuffer({ size: 16 * count, usage });
-    const encoder = this.device.createCommandEncoder();
-    encode(encoder, querySet);
-    encoder.resolveQuerySet(querySet, 0, 2 * count, times, 0);
-    this.device.queue.submit([encoder.finish()]);
-    const ns = new BigUint64Array((await this.#readBuffer(times, 0, 16 * count)).buffer);
-    times.destroy();
-    querySet.destroy();
-    return Array.from({ length: count }, (_, i) => Number(ns[2 * i + 1] - ns[2 * i]) / 1e6);
-  }
-
+  /** @returns {Reader} */
   #reader() {
+    const known = this.readers.pop();
+    if (known) return known;
     const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
-    return this.readers.pop() ?? this.device.createBuffer({ label: "reader", size: RING * 4, usage });
+    const { made, failed } = scoped(this.device, () =>
+      this.device.createBuffer({ label: "reader", size: RING * 4, usage }));
+    return { buffer: /** @type {GPUBuffer} */ (made), failed };
   }
 
-  /** @param {GPUBuffer} reader @param {number} first @param {number} count */
+  /** @param {Reader} reader @param {number} first @param {number} count */
   async #ids(reader, first, count) {
-    await reader.mapAsync(GPUMapMode.READ);
-    const ring = new Uint32Array(reader.getMappedRange());
+    const { buffer } = reader;
+    const error = await reader.failed;
+    if (error) throw memoryError(error, RING * 4, this.buffers.held);
+    await buffer.mapAsync(GPUMapMode.READ);
+    const ring = new Uint32Array(buffer.getMappedRange());
     const ids = Uint32Array.from({ length: count }, (_, i) => ring[(first + i) % RING]);
-    reader.unmap();
+    buffer.unmap();
     this.readers.push(reader);
     return ids;
   }
@@ -377,34 +343,52 @@ export class Gpu {
   /** Waits for the GPU, and turns what went wrong on it into an error.
    * @template T @param {Promise<T>} promise @returns {Promise<T>} */
   async settle(promise) {
-    const value = await Promise.race([promise, this.lost]).catch(async (error) => {
-      // A lost device also breaks off what waits for it, and may say so first.
+    try {
+      const value = await this.alive(promise);
+      if (!this.failure) return value;
+    } catch (error) {
+      if (/** @type {any} */ (error).code === "memory.device") await this.#forget();
+      throw error;
+    }
+    const error = this.failure;
+    await this.#forget();
+    if (error instanceof GPUOutOfMemoryError) throw memoryError(error, 0, this.buffers.held);
+    throw new GpuError("internal", `The GPU refused a command: ${error.message}`);
+  }
+
+  /** One bad command can be reported more than once; the next call is not to blame. */
+  async #forget() {
+    await this.alive(this.device.queue.onSubmittedWorkDone());
+    this.failure = null;
+  }
+
+  /** What a lost device breaks off, or never ends, fails as that.
+   * @template T @param {Promise<T>} promise @returns {Promise<T>} */
+  async alive(promise) {
+    try {
+      const answer = Promise.race([promise, this.lost]);
+      return await within(WORK_SECONDS, answer, "The GPU", "gpu.stalled");
+    } catch (error) {
+      // It may say something else first.
       await Promise.race([this.lost, new Promise((resolve) => setTimeout(resolve, 50))]);
       throw error;
-    });
-    if (this.failure) {
-      const message = this.failure;
-      // One bad command can be reported more than once; the next call is not to blame.
-      await this.device.queue.onSubmittedWorkDone();
-      this.failure = null;
-      throw new GpuError("internal", `The GPU refused a command: ${message}`);
     }
-    return value;
   }
 
   /** Reads a buffer back. @param {string} name @param {number} offset @param {number} bytes
    * @returns {Promise<Uint8Array>} */
   read(name, offset, bytes) {
-    return this.#readBuffer(this.buffer(name), offset, bytes);
+    return this.copyOf(() => this.buffer(name), offset, bytes);
   }
 
-  /** @param {GPUBuffer} buffer @param {number} offset @param {number} bytes */
-  async #readBuffer(buffer, offset, bytes) {
+  /** @param {() => GPUBuffer} source asked when there is a place for the copy: it may grow before
+   * @param {number} offset @param {number} bytes */
+  async copyOf(source, offset, bytes) {
     const size = Math.ceil(bytes / 4) * 4;
     const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
-    const reader = this.device.createBuffer({ size, usage });
+    const reader = await this.create({ label: "copy", size, usage });
     const encoder = this.device.createCommandEncoder();
-    encoder.copyBufferToBuffer(buffer, offset, reader, 0, size);
+    encoder.copyBufferToBuffer(source(), offset, reader, 0, size);
     this.device.queue.submit([encoder.finish()]);
     await this.settle(reader.mapAsync(GPUMapMode.READ));
     const copy = new Uint8Array(reader.getMappedRange().slice(0)).subarray(0, bytes);
@@ -416,7 +400,7 @@ export class Gpu {
    * @param {Uint8Array} bytes @param {number} carry @param {string} jobsJson WireJob[]
    * @param {string} kernelsJson code of each repack kernel */
   upload(bytes, carry, jobsJson, kernelsJson) {
-    return this.#uploads.upload(bytes, carry, jobsJson, kernelsJson);
+    return this.alive(this.#uploads.upload(bytes, carry, jobsJson, kernelsJson));
   }
 
   /** All shards have come. */
@@ -432,7 +416,7 @@ export class Gpu {
 
   /** Frees everything but the device. */
   clear() {
-    for (const buffer of this.readers) buffer.destroy();
+    for (const { buffer } of this.readers) buffer.destroy();
     this.buffers.clear();
     this.#uploads.close();
     this.epoch++;

@@ -1,9 +1,11 @@
 /** Grammars of structured answers, in a nested worker that starts when the first one is wanted. */
 
 import { Remote } from "./remote.mjs";
+import { within } from "./waits.mjs";
 
 const GRAMMAR_URL = new URL("./grammar.mjs", import.meta.url);
 const MOST_SECONDS = 20; // for reading a schema
+const ANSWER_SECONDS = 120; // for anything else
 
 export class Grammars {
   /** @type {Remote | null} */
@@ -46,10 +48,12 @@ export class Grammars {
     try {
       if (!this.#trial) {
         this.#trial = new Remote(GRAMMAR_URL);
-        await this.#trial.ask({ vocabulary: ["", "{"], ends: [0] });
+        const learned = this.#trial.ask({ vocabulary: ["", "{"], ends: [0] });
+        await within(ANSWER_SECONDS, learned, "The grammar");
       }
-      const matcher = await within(MOST_SECONDS, this.#trial.ask({ schema, strict }));
-      await this.#trial.ask({ free: matcher });
+      const asked = this.#trial.ask({ schema, strict });
+      const matcher = await within(MOST_SECONDS, asked, "Reading the schema");
+      await within(ANSWER_SECONDS, this.#trial.ask({ free: matcher }), "The grammar");
     } catch (error) {
       this.#trial?.close();
       this.#trial = null;
@@ -83,26 +87,11 @@ export class Grammars {
     const remote = this.#remote;
     if (!remote) throw new Error("The grammar has ended.");
     try {
-      return await remote.ask(question);
+      return await within(ANSWER_SECONDS, remote.ask(question), "The grammar");
     } catch (error) {
       remote.close();
       if (this.#remote === remote) this.#remote = null;
       throw error;
     }
   }
-}
-
-/**
- * @template T
- * @param {number} seconds
- * @param {Promise<T>} work
- * @returns {Promise<T>} rejects when the time is over
- */
-function within(seconds, work) {
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let timer;
-  const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`It took more than ${seconds} s.`)), 1000 * seconds);
-  });
-  return Promise.race([work, /** @type {Promise<never>} */ (late)]).finally(() => clearTimeout(timer));
 }

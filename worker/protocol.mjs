@@ -2,8 +2,8 @@
  * The whole protocol between a page and the worker.
  *
  * The page sends a Request with an id of its choice, a whole number that no request under way has.
- * Replies carry the same id: zero or more `progress`, `delta` or `reasoning`, then exactly one
- * `result` or `error`. Messages are plain JSON values. What has no such id is answered by an error
+ * Replies carry the same id: zero or more `progress`, `recovery`, `delta` or `reasoning`, then exactly
+ * one `result` or `error`. Messages are plain JSON values. What has no such id is answered by an error
  * with the id -1, what has that of a request under way by an error that does not end the earlier
  * one.
  *
@@ -30,8 +30,20 @@
  * | models   | ModelList          | says which models there are, and how much of them is kept |
  * | remove   | {bytes: number}    | deletes what the browser keeps of `model`                 |
  *
+ * A model on a remote server is loaded, asked, stopped and continued in the same way. Its answers
+ * have no `ids`; tokens are counted by the server or, where it does not say, by pieces of text; a
+ * continuation (`continues`) sends the text so far as the assistant's last message, and goes on
+ * where it ended only if the server does. `tools`, `logprobs`, `context_full` "slide" and `measure`
+ * are for models here.
+ *
  * A stopped `generate` ends with its own result (`finish_reason: "cancelled"`); a stopped `load`
  * ends with the error `request.cancelled`.
+ *
+ * If the GPU is lost, a `load`, `generate` or `measure` goes on by itself where it stood, and says so
+ * by `recovery` messages: the model is loaded anew, after pauses that grow with the losses in a row;
+ * a browser that gives no GPU is asked again for a minute. After that the CPU takes its place if
+ * `device` is "auto" (`device.reason` says why); else the request ends with `gpu.lost`. A `stop` ends
+ * all of this at once.
  *
  * Several models can be loaded at once, by the `model` that `load` was given (the default one by
  * ""): then `memory_bytes` is the device memory of all of them, which is never exceeded. If a model
@@ -41,7 +53,7 @@
  */
 
 /**
- * @typedef {"auto" | "gpu" | "cpu"} DeviceChoice
+ * @typedef {"auto" | "gpu" | "cpu" | "remote"} DeviceChoice
  * @typedef {"auto" | "f32" | "q16" | "q8"} Activations whether they may be rounded to integers
  *
  * @typedef {object} Message checked by engine/messages.py
@@ -61,6 +73,11 @@
  * @property {string} [type] "function"
  * @property {{name: string, description?: string, parameters?: object}} function
  *
+ * @typedef {object} RemoteServer one that speaks OpenAI's chat completions
+ * @property {string} url under which they are, such as https://example.com/v1
+ * @property {string} [key] stays in memory, and goes to this server only
+ * @property {string} [model] the first one that the server lists if absent
+ *
  * @typedef {object} LoadRequest
  * @property {number} id
  * @property {"load"} kind
@@ -68,7 +85,9 @@
  *   .gguf or of any part of a split one; or files, all parts of one model; the default model if
  *   absent
  * @property {boolean} [keep] whether the browser keeps the model; if absent, it does, but for files
- * @property {DeviceChoice} [device] "auto" if absent
+ * @property {DeviceChoice} [device] "auto" if absent: a GPU, else the CPU, else `remote`, if given
+ * @property {RemoteServer} [remote] what computes with the device "remote", or if it is "auto" and
+ *   the model cannot be loaded on any device here
  * @property {number} [context] tokens; 2048 if absent
  * @property {Activations} [activations] "auto" if absent
  * @property {number} [kv_tokens] room that the KV cache may grow to, for all conversations together;
@@ -150,6 +169,14 @@
  * @property {number} total
  * @property {"bytes" | "steps"} unit
  *
+ * @typedef {object} Recovery after a loss of the GPU
+ * @property {number} id of each request that it concerns
+ * @property {"recovery"} kind
+ * @property {"paused" | "waiting" | "loading" | "ready"} state before the next try; until the browser
+ *   gives a GPU; the model is loaded anew; it goes on
+ * @property {number} losses in a row, without a token in between
+ * @property {DeviceInfo} [device] once it is ready
+ *
  * @typedef {object} Delta new text of the answer, or of its think part, which comes first
  * @property {number} id
  * @property {"delta" | "reasoning"} kind
@@ -160,16 +187,16 @@
  * @typedef {{code: string, message: string, hint: string}} WireError codes: engine/errors.py
  * @typedef {{id: number, kind: "error", error: WireError}} ErrorReply
  * @typedef {{kind: "deltas", deltas: Delta[]}} Deltas at most one of each kind of an answer
- * @typedef {Progress | Deltas | Result | ErrorReply} Reply
+ * @typedef {Progress | Recovery | Deltas | Result | ErrorReply} Reply
  */
 
 /**
  * @typedef {object} DeviceInfo
- * @property {"webgpu" | "cpu"} kind
- * @property {string} name
+ * @property {"webgpu" | "cpu" | "remote"} kind
+ * @property {string} name of a remote server, its origin
  * @property {boolean} software true if the GPU adapter is computed by the CPU
  * @property {string} activations as decided
- * @property {string} [reason] a sentence: why the CPU was chosen
+ * @property {string} [reason] a sentence: why the CPU or a remote server was chosen
  *
  * @typedef {object} ModelInfo
  * @property {string} name
@@ -180,7 +207,11 @@
  * @property {Partial<Record<"temperature" | "top_k" | "top_p" | "min_p" | "repetition_penalty",
  *   number>>} sampling what the file recommends: a `generate` that says nothing else has it
  *
- * @typedef {object} LoadResult
+ * @typedef {object} Kept what the browser keeps of a model for the next visit
+ * @property {boolean} kept all of it
+ * @property {string} [not_kept] if it has no room for it: why, and what could be freed
+ *
+ * @typedef {object} EngineLoadResult
  * @property {string} key by which other requests name the model
  * @property {DeviceInfo} device
  * @property {ModelInfo} model
@@ -188,6 +219,8 @@
  * @property {Record<string, number>} memory bytes by purpose
  * @property {number} load_ms
  * @property {VariantTiming[]} variants of kernels, measured in this load
+ *
+ * @typedef {EngineLoadResult & Kept} LoadResult
  *
  * @typedef {object} VariantTiming
  * @property {string} label the kernel, and the shape and format of its weight

@@ -2,8 +2,10 @@
 
 import { readKept } from "./kept.mjs";
 import { Remote } from "./remote.mjs";
+import { within } from "./waits.mjs";
 
 const COUNT = 3;
+const READ_SECONDS = 120;
 
 export class Readers {
   /** @type {Remote[]} */
@@ -20,7 +22,7 @@ export class Readers {
     try {
       const i = this.#next++ % COUNT;
       this.#workers[i] ??= new Remote(new URL("./reader.mjs", import.meta.url));
-      return await this.#workers[i].ask(wanted);
+      return await within(READ_SECONDS, this.#workers[i].ask(wanted), "Reading a shard");
     } catch {
       return readKept(wanted); // no nested workers here, or they have been closed
     }

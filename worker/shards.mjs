@@ -9,9 +9,11 @@
 import { AddressSource } from "./addresses.mjs";
 import { Download, cancelled } from "./download.mjs";
 import { FileSource, isFileKey, keyOfFiles } from "./files.mjs";
+import { keptManifestUrl } from "./layout.mjs";
 import { listModels, removeModel } from "./library.mjs";
 import { fetchCatalogue, findModel, isAddress, isGguf } from "./manifest.mjs";
 import { ManifestSource } from "./sources.mjs";
+import { notKept } from "./storage.mjs";
 import { ShardError } from "./transfer.mjs";
 import { RETRY } from "./transfers.mjs";
 
@@ -154,6 +156,21 @@ export class ShardStore {
     const { signal } = new AbortController(); // a download that is stopped does not concern this
     const catalogue = await fetchCatalogue(this.#catalogueUrl, signal).catch(() => NO_CATALOGUE);
     return listModels(catalogue, (id) => this.#sourceIn(id, catalogue).manifestUrl);
+  }
+
+  /**
+   * What the browser keeps of the model that is open, once it has been read.
+   *
+   * @returns {Promise<import("./protocol.mjs").Kept>}
+   */
+  async kept() {
+    const download = this.#download;
+    if (!download?.kept.isFull) return { kept: download?.kept.isWhole ?? false };
+    const { models, storage } = await listModels(NO_CATALOGUE, (id) => id);
+    const isThis = (/** @type {string} */ id) =>
+      download.isOf(id) || download.isOf(keptManifestUrl(id));
+    const others = models.filter(({ id, kept_bytes }) => kept_bytes && !isThis(id));
+    return { kept: false, not_kept: notKept(download.kept, others, storage) };
   }
 
   /**

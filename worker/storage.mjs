@@ -29,6 +29,25 @@ export async function checkRoom(bytes) {
   );
 }
 
+/**
+ * Why a model is not kept whole, and what to do.
+ *
+ * @param {{bytes: number, all: number}} kept
+ * @param {{name: string, kept_bytes: number}[]} others models that are kept
+ * @param {{usage: number, quota: number} | null} room
+ */
+export function notKept({ bytes, all }, others, room) {
+  const limit = room ? ` (${megabytes(room.quota)})` : "";
+  const names = others.map(({ name, kept_bytes }) => `${name} (${megabytes(kept_bytes)})`);
+  const advice = names.length
+    ? `To make room, delete what you do not need of: ${names.join(", ")}.`
+    : "To make room, free some disk space.";
+  return (
+    `Only ${megabytes(bytes)} of the model's ${megabytes(all)} are kept for the next visit: ` +
+    `the browser gives this site no more room${limit}. ${advice}`
+  );
+}
+
 /** @param {number} bytes */
 function megabytes(bytes) {
   return `${Math.ceil(bytes / 1e6)} MB`;

@@ -9,6 +9,7 @@
  * @property {GPUDevice} device
  * @property {number} epoch
  * @property {(name: string) => GPUBuffer} buffer
+ * @property {(descriptor: GPUBufferDescriptor) => Promise<GPUBuffer>} create
  * @property {(access: ("read" | "read_write")[]) => GPUBindGroupLayout} layout
  * @property {(code: string, wire: WirePipeline) => Promise<GPUComputePipeline>} pipeline
  * @property {<T>(promise: Promise<T>) => Promise<T>} settle
@@ -47,13 +48,14 @@ export class Uploads {
     const repacks = await this.#repacks(jobs, kernelsJson);
     this.#player.checkEpoch(epoch);
     const length = Math.ceil(bytes.length / 4) * 4;
-    const stage = this.#stage(this.#count % STAGES, length);
+    const stage = await this.#stage(this.#count % STAGES, length);
+    const raw = await this.#rawBuffer(this.#count % 2, CARRY + length);
+    const parameters = await this.#parameters(jobs.filter((job) => job.repack));
     await this.#player.settle(stage.mapped);
     this.#player.checkEpoch(epoch);
     new Uint8Array(stage.buffer.getMappedRange()).set(bytes);
     stage.buffer.unmap();
     release(bytes);
-    const raw = this.#rawBuffer(this.#count % 2, CARRY + length);
     const encoder = device.createCommandEncoder();
     if (this.#carried) {
       encoder.copyBufferToBuffer(this.#raw[(this.#count + 1) % 2], this.#carried, raw, 0, CARRY);
@@ -63,7 +65,7 @@ export class Uploads {
       const target = this.#player.buffer(job.buffers[0]);
       encoder.copyBufferToBuffer(raw, job.source, target, job.first, job.bytes);
     }
-    const parameters = this.#encode(encoder, repacks, raw);
+    this.#encode(encoder, repacks, raw, parameters);
     device.queue.submit([encoder.finish()]);
     parameters.destroy();
     stage.mapped = mapped(stage.buffer);
@@ -84,31 +86,30 @@ export class Uploads {
   }
 
   /** @param {number} i @param {number} size */
-  #stage(i, size) {
+  async #stage(i, size) {
     if (!(this.#stages[i]?.buffer.size >= size)) {
       this.#stages[i]?.buffer.destroy();
       const usage = GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC;
-      const buffer = this.#player.device.createBuffer({ label: "staging", size, usage });
+      const buffer = await this.#player.create({ label: "staging", size, usage });
       this.#stages[i] = { buffer, mapped: mapped(buffer) };
     }
     return this.#stages[i];
   }
 
   /** @param {number} i @param {number} size */
-  #rawBuffer(i, size) {
+  async #rawBuffer(i, size) {
     if (!(this.#raw[i]?.size >= size)) {
       this.#raw[i]?.destroy();
       const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
-      this.#raw[i] = this.#player.device.createBuffer({ label: "shard", size, usage });
+      this.#raw[i] = await this.#player.create({ label: "shard", size, usage });
     }
     return this.#raw[i];
   }
 
   /** @param {GPUCommandEncoder} encoder @param {Repack[]} repacks @param {GPUBuffer} raw
-   * @returns {GPUBuffer} the parameters, to be destroyed after the submit */
-  #encode(encoder, repacks, raw) {
+   * @param {GPUBuffer} parameters */
+  #encode(encoder, repacks, raw, parameters) {
     const { device } = this.#player;
-    const parameters = this.#parameters(repacks.map(({ job }) => job));
     const pass = encoder.beginComputePass();
     for (const [i, { job, kernel, pipeline }] of repacks.entries()) {
       const outputs = job.buffers.map((name) => ({ buffer: this.#player.buffer(name) }));
@@ -121,15 +122,13 @@ export class Uploads {
       pass.dispatchWorkgroups(...repackGrid(job.count));
     }
     pass.end();
-    return parameters;
   }
 
-  /** @param {WireJob[]} jobs @returns {GPUBuffer} */
-  #parameters(jobs) {
+  /** To be destroyed after the submit. @param {WireJob[]} jobs */
+  async #parameters(jobs) {
     const size = Math.max(1, jobs.length) * JOB_ALIGN;
     const usage = GPUBufferUsage.STORAGE;
-    const { device } = this.#player;
-    const buffer = device.createBuffer({ label: "jobs", size, usage, mappedAtCreation: true });
+    const buffer = await this.#player.create({ label: "jobs", size, usage, mappedAtCreation: true });
     const words = new Uint32Array(buffer.getMappedRange());
     for (const [i, job] of jobs.entries()) {
       const [x] = repackGrid(job.count);

@@ -1,6 +1,9 @@
 /** Checks the hash of a whole file, whose shards are read in order and have no hashes. */
 
 import { Remote } from "./remote.mjs";
+import { within } from "./waits.mjs";
+
+const HASH_SECONDS = 120; // for a shard
 
 export class WholeFile {
   #count;
@@ -28,10 +31,10 @@ export class WholeFile {
     this.#next++;
     this.#hasher ??= new Remote(new URL("./hasher.mjs", import.meta.url));
     await this.#last; // so that only one copy waits
-    this.#last = this.#hasher.ask(bytes.slice());
+    this.#last = within(HASH_SECONDS, this.#hasher.ask(bytes.slice()), "Hashing the model");
     this.#last.catch(() => {});
     if (this.#next < this.#count) return null;
-    const sha256 = await this.#hasher.ask(null);
+    const sha256 = await within(HASH_SECONDS, this.#hasher.ask(null), "Hashing the model");
     this.close();
     return sha256;
   }

@@ -6,13 +6,17 @@
  * answered at once, and the model download and the GPU adapter request begin beside the boot.
  */
 
+import { Exchange } from "./exchange.mjs";
 import { Gpu } from "./gpu.mjs";
 import { Grammars } from "./grammars.mjs";
+import { memory } from "./memory.mjs";
 import { Outbox } from "./outbox.mjs";
 import { NO_ID, errorReply, isId, resultReply } from "./protocol.mjs";
 import { Remote } from "./remote.mjs";
 import { ShardStore, checkSecure } from "./shards.mjs";
 import { ShardError } from "./transfer.mjs";
+import { VERSION } from "./version.mjs";
+import { within } from "./waits.mjs";
 
 /**
  * @typedef {import("./protocol.mjs").Request} Request
@@ -32,6 +36,9 @@ const PYODIDE_URL = new URL("../pyodide/", import.meta.url).href;
 const CATALOGUE_URL = new URL("../models.json", import.meta.url).href;
 const TOKENIZER_URL = new URL("./tokenizer.mjs", import.meta.url);
 const BOOT_STEPS = 3;
+const BOOT_SECONDS = 900; // also where the network is slow
+const NUMPY_SECONDS = 600;
+const TOKENIZER_SECONDS = 120;
 
 const shards = new ShardStore(CATALOGUE_URL);
 const outbox = new Outbox((message) => self.postMessage(message));
@@ -40,17 +47,20 @@ const outbox = new Outbox((message) => self.postMessage(message));
 let queue = [];
 /** Ids that have no final reply yet. @type {Set<number>} */
 const open = new Set();
-/** Loads that may begin anew by themselves: none does so twice. @type {Map<number, NamedLoad>} */
+/** Loads under way that may begin anew by themselves; null for those that have, for none does so
+ * twice. @type {Map<number, NamedLoad | null>} */
 const repeatable = new Map();
 /** Frees tokenizers that reached nobody, since their load was stopped. */
 const forgotten = new FinalizationRegistry((/** @type {() => void} */ free) => free());
 /** Python's entry, once it is up: starts to answer a request. @type {Entry | null} */
 let handle = null;
-let bootError = "";
+/** Why there will be no Python. @type {ShardError | null} */
+let broken = null;
 let bootStep = 0;
 
 globalThis.onmessage = ({ data }) => receive(data);
-boot().then(start, fail);
+checkVersion();
+if (!broken) within(BOOT_SECONDS, boot(), "Starting Python").then(start, fail);
 
 /** @param {Request | Taken} request */
 function receive(request) {
@@ -60,7 +70,7 @@ function receive(request) {
   }
   if (open.has(request.id)) return refuse(request.id); // it stays with the earlier one
   open.add(request.id);
-  if (bootError) return reply(bootFailure(request.id));
+  if (broken) return reply(failure(request.id, broken));
   if (isOfShards(request)) answerByShards(request);
   else if (request.kind !== "load") enqueue(request);
   else accept(request);
@@ -177,9 +187,21 @@ function deliver(request) {
 function pass(message) {
   const isShardError = message.kind === "error" && message.error.code.startsWith("shard.");
   const load = isShardError && repeatable.get(message.id);
-  if (!load || !shards.replaced) return reply(message);
-  repeatable.delete(load.id);
-  deliver(load);
+  if (load && shards.replaced) {
+    repeatable.set(load.id, null);
+    deliver(load);
+  } else if (message.kind === "result" && repeatable.has(message.id)) replyLoaded(message);
+  else reply(message);
+}
+
+/**
+ * A load's result also says what the browser keeps of the model, which Python does not know.
+ *
+ * @param {import("./protocol.mjs").Result} result
+ */
+async function replyLoaded(result) {
+  const kept = await shards.kept().catch(() => ({ kept: false }));
+  reply({ ...result, value: { ...result.value, ...kept } });
 }
 
 /** @param {Reply | Delta} message */
@@ -262,10 +284,19 @@ function nothingGenerated() {
  */
 function prepare(load) {
   reportBoot(load.id);
+  if (load.device === "remote") return;
   const onProgress = (/** @type {number} */ loaded, /** @type {number} */ total) =>
     reply({ id: load.id, kind: "progress", stage: "download", loaded, total, unit: "bytes" });
   shards.open(load.model, onProgress).catch(() => {});
   if (load.device !== "cpu") Gpu.prepare();
+}
+
+/** A page has to be of the version that this worker is of. */
+function checkVersion() {
+  const wanted = new URL(import.meta.url).searchParams.get("version");
+  if (!wanted || wanted === VERSION) return;
+  const message = "The site has changed since this page was opened.";
+  broken = new ShardError("site.changed", message, "Reload the page.");
 }
 
 async function boot() {
@@ -305,15 +336,12 @@ function start(entry) {
 /** @param {unknown} error */
 function fail(error) {
   console.error(error);
-  bootError = `The Python runtime could not start: ${reasonOf(error)}`;
+  const message = `The Python runtime could not start: ${reasonOf(error)}`;
+  const code = error instanceof ShardError ? error.code : "internal";
+  broken = new ShardError(code, message, "Try again, or reload the page.");
   shards.cancel();
   queue = [];
-  for (const id of open) reply(bootFailure(id));
-}
-
-/** @param {number} id */
-function bootFailure(id) {
-  return errorReply(id, "internal", bootError, "Try again, or reload the page.");
+  for (const id of open) reply(failure(id, broken));
 }
 
 /**
@@ -334,31 +362,19 @@ function makeHost(pyodide) {
     memory,
     openTokenizer,
     openGrammars: () => new Grammars(),
+    exchange: (
+      /** @type {string} */ url,
+      /** @type {string} */ headers,
+      /** @type {string | null | undefined} */ body,
+    ) => new Exchange(url, headers, body),
     now: () => performance.now(),
     installNumpy: async () => {
-      await pyodide.loadPackage("micropip");
-      await pyodide.pyimport("micropip").install("numpy");
+      const loaded = pyodide.loadPackage("micropip");
+      await within(NUMPY_SECONDS, loaded, "Loading micropip");
+      const installed = pyodide.pyimport("micropip").install("numpy");
+      await within(NUMPY_SECONDS, installed, "Loading NumPy");
     },
   };
-}
-
-/** Small texts kept for the next visit; where the browser keeps nothing, there is none. */
-const memory = {
-  /** @param {string} key @returns {Promise<string | undefined>} */
-  async get(key) {
-    const kept = await globalThis.caches?.match(memoryUrl(key)).catch(() => undefined);
-    return kept?.text();
-  },
-  /** @param {string} key @param {string} value */
-  async set(key, value) {
-    const cache = await globalThis.caches?.open("octavo-memory").catch(() => null);
-    await cache?.put(memoryUrl(key), new Response(value)).catch(() => {});
-  },
-};
-
-/** @param {string} key */
-function memoryUrl(key) {
-  return new URL(`../memory/${encodeURIComponent(key)}`, import.meta.url).href;
 }
 
 /**
@@ -368,14 +384,18 @@ function memoryUrl(key) {
 async function openTokenizer(json) {
   const remote = new Remote(TOKENIZER_URL);
   try {
-    await remote.ask({ json: copied(json) });
+    await within(TOKENIZER_SECONDS, remote.ask({ json: copied(json) }), "Reading the tokenizer");
   } catch (error) {
     remote.close();
     throw error;
   }
   const free = () => remote.close();
   /** @type {Encoder} */
-  const encoder = { encode: (text) => remote.ask({ text: copied(text) }), dispose: free };
+  const encoder = {
+    encode: (text) =>
+      within(TOKENIZER_SECONDS, remote.ask({ text: copied(text) }), "Splitting a text into tokens"),
+    dispose: free,
+  };
   forgotten.register(encoder, free);
   return encoder;
 }

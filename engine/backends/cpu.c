@@ -1,5 +1,6 @@
 // SIMD kernels of the CPU device, a WebAssembly side module: engine/backends/native.py loads it
-// into Pyodide's memory, so that all pointers are those of NumPy arrays.
+// into Pyodide's memory, so that all pointers are those of NumPy arrays. On the build machine
+// engine/host/simd/ says what WebAssembly's vectors are there.
 //
 // Matrices stay as they lie in the file (cpu_quants.h). A row of activations becomes 16-bit
 // integers per block of 32, whose products with the integers of the weights add up exactly in 32

@@ -30,7 +30,7 @@ class CpuDevice:
     def __init__(self, chunk: int = 16, native: Native | None = None) -> None:
         self.traits = Traits(
             kind="cpu",
-            name="CPU (WebAssembly)" if native else "CPU (NumPy)",
+            name=f"CPU ({native.name if native else 'NumPy'})",
             activations="q16" if native else "f32",
             chunk=chunk,
             max_binding_bytes=UNLIMITED,

@@ -1,6 +1,7 @@
-"""SIMD kernels for the CPU device: cpu.c, compiled to WebAssembly and loaded into Pyodide.
+"""SIMD kernels for the CPU device: cpu.c, compiled to WebAssembly and loaded into Pyodide, or
+compiled for the machine that builds and loaded into its Python.
 
-The module shares Pyodide's memory, so that kernels take the addresses of NumPy arrays and nothing
+The library shares Python's memory, so that kernels take the addresses of NumPy arrays and nothing
 is copied. A call costs about a microsecond beside the kernel's own time.
 """
 
@@ -23,7 +24,8 @@ Run = Callable[[], None]
 
 
 def open_native() -> Native | None:
-    """The kernels, or None where they cannot run: outside of WebAssembly, or without its SIMD."""
+    """The wheel's kernels, or None where they cannot run: outside of WebAssembly, or without its
+    SIMD."""
     if sys.platform != "emscripten":
         return None
     try:
@@ -33,13 +35,17 @@ def open_native() -> Native | None:
 
 
 class Native:
-    """Faster implementations of some ops for matrices in the file's own blocks."""
+    """Faster implementations of some ops for matrices in the file's own blocks; ``name`` says what
+    ``library`` was compiled for."""
 
-    def __init__(self, library: Path) -> None:
+    name = "WebAssembly"
+
+    def __init__(self, library: Path, name: str = name) -> None:
         import ctypes
 
         import numpy as np
 
+        self.name = name
         self._library = ctypes.CDLL(str(library))
         self._float = ctypes.c_float
         self._library.prepare()
@@ -143,12 +149,14 @@ class Bound:
 
 def _plain(argument: Any) -> Any:
     """An argument as a kernel takes it."""
+    from ctypes import c_void_p
+
     if argument is None:
-        return 0
+        return c_void_p()
     if not hasattr(argument, "__array_interface__"):
         return argument
     assert argument.flags.c_contiguous
-    return argument.__array_interface__["data"][0]
+    return c_void_p(argument.__array_interface__["data"][0])
 
 
 def _is_gelu(call: Call) -> int:

@@ -16,6 +16,9 @@ from engine.host.progress import Step, megabytes
 NOT_SERVED = (".d.ts", ".d.mts", "tsconfig.json", ".md")  # for the type checker and for readers
 MODELS = "models"  # folder in dist/
 PRECACHE = "precache.json"
+CATALOGUE = "models.json"
+HEADERS = "_headers"
+VERSION = "worker/version.mjs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +47,8 @@ def _build(models: Sequence[pins.Model]) -> None:
     manifests = {f"{MODELS}/{m.id}/manifest.json": _model(m) for m in models}
     with Step(f"Assembling {DIST.name}/"):
         site = _packed() if INSTALLED else _own_files() | _npm_files() | _pyodide(files)
-        site["models.json"] = shards.catalogue(site["models.json"], manifests)
+        site[CATALOGUE] = shards.catalogue(site[CATALOGUE], manifests)
+        site[VERSION] = version_module(site)
         site[PRECACHE] = precache(site)
         for name, data in site.items():
             write_whole(DIST / name, data)
@@ -102,11 +106,27 @@ def _pyodide(files: list[Path]) -> dict[str, bytes]:
 def precache(site: dict[str, bytes]) -> bytes:
     """The list of files that a first visit stores; its version changes with any of them.
 
-    The empty name stands for the page's own address. Models are stored by the worker instead.
+    The empty name stands for the page's own address. Models are stored by the worker instead, and
+    what tells a host how to serve the site is part of the version, but no file that can be had.
+    Each file has its hash, so that files of two versions never make one; the catalogue has none,
+    for whoever deploys the site may change it.
     """
     names = sorted(name for name in site if not name.startswith(f"{MODELS}/"))
+    hashes = {name: sha256(site[name]) for name in names}
+    version = sha256("".join(f"{name}\0{hashes[name]}\n" for name in names).encode())
+    files = {name: hashes[name] for name in names if name not in (HEADERS, CATALOGUE)}
+    if CATALOGUE in hashes:
+        files[CATALOGUE] = ""
+    if "index.html" in files:
+        files[""] = files["index.html"]
+    return json.dumps({"version": version[:16], "files": files}, indent=1, sort_keys=True).encode()
+
+
+def version_module(site: dict[str, bytes]) -> bytes:
+    """By which page and worker find out that they are of one version; the catalogue is of none."""
+    names = sorted(site.keys() - {VERSION, CATALOGUE})
     version = sha256("".join(f"{name}\0{sha256(site[name])}\n" for name in names).encode())
-    return json.dumps({"version": version[:16], "files": ["", *names]}, indent=1).encode()
+    return site[VERSION].replace(b'VERSION = ""', f'VERSION = "{version[:16]}"'.encode())
 
 
 def _remove_others(names: set[str]) -> None:

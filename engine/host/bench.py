@@ -162,7 +162,9 @@ def main(arguments: argparse.Namespace) -> int:
     pip.install(LOCK_TEST, "Installing the test tools")
     browser = chromium.ensure()
     measured: list[dict[str, Any]] = []
-    folder, headers = (peers.build(), peers.ISOLATED) if arguments.peers else (assemble.build(), {})
+    folder, headers = (
+        (peers.build(), peers.ISOLATED) if arguments.peers else (assemble.build(), None)
+    )
     with _served(folder, headers) as url:
         for way in WAYS[arguments.device]:
             if measured and _kind(measured[0]["runs"][0]) == "gpu":
@@ -197,7 +199,7 @@ def _runs(
     from playwright.sync_api import sync_playwright
 
     flags = [*way.flags, *arguments.chromium_flag]
-    query = urlencode({"device": way.device, "start": "1", **parameters})
+    query = urlencode({"device": way.device, "start": "1", "lose": "1", **parameters})
     runs = []
     with sync_playwright() as playwright:
         for number in range(arguments.runs):
@@ -277,7 +279,11 @@ def _follow(page: Page, url: str) -> dict[str, Any]:
 
     page.on("console", show)
     page.goto(url)
+    lost = False
     while time.monotonic() - last[0] < STILL_S:
+        if not lost and page.evaluate("Boolean(window.wantsLoss)"):
+            page.context.new_cdp_session(page).send("Browser.crashGpuProcess")
+            lost = True
         result: dict[str, Any] | None = page.evaluate("window.benchResult")
         if result is not None:
             return result
@@ -286,7 +292,7 @@ def _follow(page: Page, url: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _served(folder: Path, headers: Mapping[str, str]) -> Iterator[str]:
+def _served(folder: Path, headers: Mapping[str, str] | None) -> Iterator[str]:
     """Serves `folder` in a thread; yields the address without a closing slash."""
     listener = serve.listen("127.0.0.1", 0)
     config = uvicorn.Config(serve.application(folder, headers), log_level="warning", lifespan="off")

@@ -1,8 +1,11 @@
-"""The CPU device's kernels: C compiled to WebAssembly by the pinned compiler."""
+"""The CPU device's kernels: C compiled to WebAssembly for the site, and for this very machine, by
+the pinned compiler."""
 
 from __future__ import annotations
 
+import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.host import pip
@@ -14,22 +17,49 @@ from engine.host.process import run
 SOURCE = Path("engine/backends/cpu.c")
 HEADER = Path("engine/backends/cpu_quants.h")
 LIBRARY = Path(".cache/native/cpu.wasm")  # pyproject.toml puts it into the engine's wheel
+COMMON = ("-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-s")
+# SSE4.2 is what rounding and conversions need; elsewhere every processor has enough.
+BASELINE = {"x86_64": ("-mcpu=x86_64_v2",), "AMD64": ("-mcpu=x86_64_v2",)}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What SOURCE is compiled for: the file that comes of it (relative to ROOT), the compiler's
+    flags, and headers of ours that it takes."""
+
+    library: Path
+    flags: tuple[str, ...]
+    headers: tuple[Path, ...] = ()
+
+
 # -shared makes a side module, which Pyodide loads into its own memory by ctypes.
-FLAGS = (
-    *("-target", "wasm32-freestanding", "-mcpu=generic+simd128+nontrapping_fptoint"),
-    *("-O3", "-Wall", "-Wextra", "-Werror", "-nostdlib", "-fPIC", "-shared", "-s"),
+WASM = Target(
+    LIBRARY,
+    (
+        *("-target", "wasm32-freestanding", "-mcpu=generic+simd128+nontrapping_fptoint"),
+        *(*COMMON, "-nostdlib"),
+    ),
+)
+# WebAssembly fuses no products with sums, so the numbers are the same here.
+HERE = Target(
+    Path(".cache/native/cpu.so"),
+    (
+        *BASELINE.get(platform.machine(), ()),
+        *(*COMMON, "-fvisibility=hidden", "-ffp-contract=off", "-I", "engine/host/simd"),
+    ),
+    (Path("engine/host/simd/wasm_simd128.h"),),
 )
 
 
-def build() -> Path:
-    """Compiles SOURCE, unless that is done already; returns LIBRARY, relative to ROOT."""
-    stamp = CACHE / "native" / "source"
-    inputs = [SOURCE, HEADER, Path(LOCK_COMPILER.name)]
-    wanted = f"{fingerprint(ROOT, inputs)} {' '.join(FLAGS)}"
-    if stamp.is_file() and stamp.read_text() == wanted and (ROOT / LIBRARY).is_file():
-        return LIBRARY
+def build(target: Target = WASM) -> Path:
+    """Compiles SOURCE, unless that is done already; returns the library, relative to ROOT."""
+    stamp = CACHE / "native" / ("source" if target is WASM else "source.here")
+    sources = [SOURCE, HEADER, *target.headers, Path(LOCK_COMPILER.name)]
+    wanted = f"{fingerprint(ROOT, sources)} {' '.join(target.flags)}"
+    if stamp.is_file() and stamp.read_text() == wanted and (ROOT / target.library).is_file():
+        return target.library
     stamp.parent.mkdir(parents=True, exist_ok=True)
-    part = ROOT / LIBRARY.with_suffix(".part")
+    part = ROOT / target.library.with_suffix(".part")
     try:
         pip.install(LOCK_COMPILER, "Installing the C compiler")
         command: list[str | Path] = [
@@ -37,7 +67,7 @@ def build() -> Path:
             "-m",
             "ziglang",
             "cc",
-            *FLAGS,
+            *target.flags,
             "-o",
             part,
             SOURCE,
@@ -46,9 +76,9 @@ def build() -> Path:
     except HostError as error:
         raise HostError(
             f"{error}\nThe CPU kernels were not compiled. The compiler is PyPI's ziglang; it runs "
-            f"on Linux, macOS and Windows. A copy of {LIBRARY} and {stamp.relative_to(ROOT)} from "
-            "a machine that built this very source will do too."
+            f"on Linux, macOS and Windows. A copy of {target.library} and "
+            f"{stamp.relative_to(ROOT)} from a machine that built this very source will do too."
         ) from None
-    part.replace(ROOT / LIBRARY)
+    part.replace(ROOT / target.library)
     stamp.write_text(wanted)
-    return LIBRARY
+    return target.library

@@ -29,6 +29,7 @@ VENV_PYTHON = VENV_BIN / ("python.exe" if os.name == "nt" else "python")
 
 LOCK_BUILD = ROOT / "requirements.lock"
 LOCK_TEST = ROOT / "requirements-test.lock"
+LOCK_API = ROOT / "requirements-api.lock"
 LOCK_NODE = ROOT / "requirements-node.lock"
 LOCK_COMPILER = ROOT / "requirements-compiler.lock"
 LOCK_CONVERT = ROOT / "requirements-convert.lock"

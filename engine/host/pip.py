@@ -11,12 +11,13 @@ from pathlib import Path
 from engine.host import pins
 from engine.host.errors import HostError
 from engine.host.files import file_sha256
-from engine.host.paths import CACHE, INSTALLED, LOCK_CONVERT, LOCK_TEST, VENV
+from engine.host.paths import CACHE, INSTALLED, LOCK_API, LOCK_CONVERT, LOCK_TEST, VENV
 from engine.host.process import run
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 # Extras of the installed package: their names, and the packages of the lock file that they are.
 EXTRAS = {
+    LOCK_API: ("api", ("numpy", "tokenizers")),
     LOCK_CONVERT: ("convert", ("gguf", "numpy", "sentencepiece", "tokenizers")),
     LOCK_TEST: ("bench", ("playwright",)),
 }

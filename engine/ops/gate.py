@@ -42,6 +42,7 @@ def gated(y: Any, act: Act) -> Any:
 
     gate, up = np.split(y, 2, axis=-1)
     if act == "silu":
-        return gate / (1 + np.exp(-gate)) * up
+        with np.errstate(over="ignore"):  # infinity is right there: the gate is shut
+            return gate / (1 + np.exp(-gate)) * up
     root = np.float32(math.sqrt(2 / math.pi))
     return gate / 2 * (1 + np.tanh(root * (gate + np.float32(0.044715) * gate**3))) * up

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tests.browser.hosted import Hosted
 from tests.conftest import StaticServer
 
 LOAD_MS = 120_000
@@ -14,7 +15,7 @@ ANSWER_MS = 240_000
 class Chat:
     """One open page."""
 
-    def __init__(self, page: Any, server: StaticServer, url: str) -> None:
+    def __init__(self, page: Any, server: StaticServer | Hosted, url: str) -> None:
         self.page = page
         self.server = server
         self.url = url

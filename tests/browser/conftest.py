@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.browser.chat import Chat
+from tests.browser.hosted import Hosted, Witness
 from tests.browser.origin import Origin
 from tests.conftest import BROWSER_FLAGS, GPU_FLAGS, ROOT, StaticServer
 
@@ -51,6 +53,22 @@ def link_site(folder: Path) -> Path:
     (folder / "models").mkdir()
     for entry in (dist / "models").iterdir():
         os.symlink(entry, folder / "models" / entry.name)
+    cut(ROOT / "tests/golden/tiny.gguf", folder / "models/tiny")
+    return folder
+
+
+def copy_site(folder: Path) -> Path:
+    """dist/ without its models, but with the tiny one, as files of its own: no links, which a
+    server refuses when they lead elsewhere."""
+
+    def place(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)
+
+    ignored = shutil.ignore_patterns("SmolLM2*")
+    shutil.copytree(ROOT / "dist", folder, copy_function=place, ignore=ignored)
     cut(ROOT / "tests/golden/tiny.gguf", folder / "models/tiny")
     return folder
 
@@ -118,3 +136,45 @@ def open_chat(
     for context in contexts:
         context.close()
     assert not problems, "the page threw"
+
+
+@pytest.fixture(scope="session")
+def site_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_site(tmp_path_factory.mktemp("hosted") / "root")
+
+
+@pytest.fixture
+def hosted(site_copy: Path) -> Iterator[Hosted]:
+    hosted = Hosted(site_copy)
+    yield hosted
+    hosted.close()
+
+
+@pytest.fixture(scope="session")
+def witness() -> Iterator[Witness]:
+    witness = Witness()
+    yield witness
+    witness.close()
+
+
+@pytest.fixture(scope="session")
+def watched_chromium(playwright: Any, chromium_path: str) -> Iterator[Any]:
+    """Chromium whose own questions get lost; contexts say who hears those of pages."""
+    quiet = "--disable-features=AutofillServerCommunication,OptimizationHints"
+    nobody = {"server": "http://127.0.0.1:9"}
+    browser = playwright.chromium.launch(
+        executable_path=chromium_path, args=[*BROWSER_FLAGS, quiet], proxy=nobody
+    )
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def watched(hosted: Hosted, witness: Witness, watched_chromium: Any) -> Iterator[Chat]:
+    """A page from which only the site itself can be reached unnoticed; it loads no model."""
+    proxy = {"server": witness.url, "bypass": f"127.0.0.1:{hosted.port}"}
+    context = watched_chromium.new_context(proxy=proxy)
+    witness.asked.clear()
+    chat = Chat(context.new_page(), hosted, f"{hosted.url}/?model=none/manifest.json&device=cpu")
+    yield chat
+    context.close()

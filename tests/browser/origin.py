@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.server
 import re
+import socket
+import struct
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,13 @@ class Manners:
     cuts: list[int] = field(default_factory=list)  # bytes after which the first answers end
     more: bool = False  # sends more than it was asked for
     bytes_per_s: float = 0  # none: as fast as it can
+    delay_s: float = 0  # before it answers
+    stalls: list[int] = field(default_factory=list)  # bytes after which the first answers hang
+    resets: list[int] = field(default_factory=list)  # and after which connections are reset
+    flips: int = 0  # first shards have a wrong bit
+    shifts: int = 0  # first ranges begin 4 bytes late, which they say
+    lies: int = 0  # first ranges begin 4 bytes late, which they do not say
+    garbage: int = 0  # first answers are no HTTP
 
 
 class Origin:
@@ -32,6 +40,8 @@ class Origin:
     def __init__(self, files: dict[str, bytes], **manners: Any) -> None:
         self.files = files
         self.manners = Manners(**manners)
+        self._closing = threading.Event()
+        self.paths: list[str] = []
         self.requests: list[tuple[str, str]] = []  # method and range (empty: all)
         origin = self
 
@@ -62,8 +72,10 @@ class Origin:
     def answer(self, request: http.server.BaseHTTPRequestHandler, with_body: bool) -> None:
         """One request."""
         manners = self.manners
+        self._closing.wait(manners.delay_s)
         data = self.files.get(request.path.split("?")[0].lstrip("/"))
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
+        self.paths.append(request.path)
         self.requests.append((request.command, request.headers.get("Range", "")))
         is_probe = bool(wanted and wanted[2] == "3")
         if data is None:
@@ -78,9 +90,14 @@ class Origin:
         headers = {"ETag": manners.etag, "Content-Type": "application/octet-stream"}
         first, last, status = 0, len(data), 200
         if wanted and manners.ranges:
-            first = int(wanted[1])
+            first = begin = int(wanted[1])
+            if not is_probe and (manners.shifts or manners.lies):
+                first += 4
+                begin += 4 * bool(manners.shifts)
+                manners.shifts -= bool(manners.shifts)
+                manners.lies -= bool(manners.lies)
             last = min(int(wanted[2] or len(data)) + 1 + 10 * manners.more, len(data))
-            headers["Content-Range"] = f"bytes {first}-{last - 1}/{len(data) + manners.lie}"
+            headers["Content-Range"] = f"bytes {begin}-{last - 1}/{len(data) + manners.lie}"
             status = 206
         if manners.length:
             headers["Content-Length"] = str(last - first + manners.lie * (status == 200))
@@ -89,20 +106,39 @@ class Origin:
         body = data[first:last] if with_body else b""
         if manners.cuts and not is_probe:
             body = body[: manners.cuts.pop(0)]
-        self._send(request, status, headers, body)
+        if manners.flips and not request.path.endswith(".json") and body:
+            manners.flips -= 1
+            body = bytes([body[0] ^ 1]) + body[1:]
+        if manners.garbage and not is_probe:
+            manners.garbage -= 1
+            request.wfile.write(b"\x00\x01 this is not HTTP\r\n\r\n")
+            return
+        if manners.stalls and not is_probe:
+            self._send(request, status, headers, body[: manners.stalls.pop(0)])
+            request.wfile.flush()
+            self._closing.wait(60)
+        elif manners.resets and not is_probe:
+            self._send(request, status, headers, body[: manners.resets.pop(0)])
+            request.wfile.flush()
+            hard = struct.pack("ii", 1, 0)  # closing sends a reset
+            request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, hard)
+            request.connection.close()
+        else:
+            self._send(request, status, headers, body)
 
     def _send(self, request: Any, status: int, headers: dict[str, str], body: bytes) -> None:
         request.send_response(status)
         for name, value in {"Access-Control-Allow-Origin": "*", **headers}.items():
             request.send_header(name, value)
         request.end_headers()
-        step = 1 << 16
+        step = 1 << 16 if not 0 < self.manners.bytes_per_s < 1e6 else 1 << 10
         for i in range(0, len(body), step):
-            request.wfile.write(body[i : i + step])
             if self.manners.bytes_per_s:
-                time.sleep(step / self.manners.bytes_per_s)
+                self._closing.wait(step / self.manners.bytes_per_s)
+            request.wfile.write(body[i : i + step])
 
     def close(self) -> None:
+        self._closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

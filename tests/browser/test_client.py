@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ class Site:
 
     def model_requests(self) -> list[str]:
         """Paths of the catalogue, manifests and shards that were asked for, sorted."""
-        return sorted(path for path in self.server.requests if path.startswith("/models"))
+        return sorted(p for p in self.server.requests if re.match(r"/models(/|\.json)", p))
 
 
 @pytest.fixture

@@ -246,3 +246,46 @@ def test_cancelling_a_load_and_loading_again(open_chat: Open) -> None:
 def test_manifest_lists_what_the_site_has(site: Path) -> None:
     manifest = json.loads((site / "models/tiny/manifest.json").read_text(encoding="utf-8"))
     assert len(manifest["shards"]) == 4
+
+
+def test_a_page_and_a_worker_of_two_versions_part(open_chat: Open) -> None:
+    page = open_chat("model=models/none.json&device=cpu").page
+    outcomes = page.evaluate(
+        """async () => {
+          const {Octavo} = await import('./client.mjs');
+          const {VERSION} = await import('./worker/version.mjs');
+          const outcome = async (version) => {
+            const workerUrl = new URL(`worker/worker.mjs?version=${version}`, location);
+            const client = new Octavo({workerUrl, device: 'cpu'});
+            const load = client.load({model: 'models/tiny/manifest.json'});
+            const code = await load.then(() => 'loaded', (error) => error.code);
+            client.close();
+            return code;
+          };
+          return [VERSION.length, await outcome('another'), await outcome(VERSION)];
+        }"""
+    )
+    assert outcomes == [16, "site.changed", "loaded"]
+
+
+def test_what_never_comes_ends_with_a_code(open_chat: Open) -> None:
+    page = open_chat("model=models/none.json&device=cpu").page
+    outcomes = page.evaluate(
+        """async () => {
+          const {within} = await import('./worker/waits.mjs');
+          const never = new Promise(() => {});
+          const code = (error) => `${error.code}: ${error.message}`;
+          return [
+            await within(0.05, never, 'Nothing').catch(code),
+            await within(0.05, never, 'The GPU', 'gpu.stalled').catch(code),
+            await within(5, Promise.resolve(7), 'Seven'),
+            await within(5, Promise.reject(new Error('why')), 'Seven').catch(code),
+          ];
+        }"""
+    )
+    assert outcomes == [
+        "engine.stalled: Nothing: nothing came of it within 0.05 s.",
+        "gpu.stalled: The GPU: nothing came of it within 0.05 s.",
+        7,
+        "undefined: why",
+    ]

@@ -65,3 +65,66 @@ def test_files_are_chosen_or_dropped(open_chat: Open, tmp_path: Path) -> None:
     chat.page.evaluate(DROP, base64.b64encode(TINY).decode())
     chat.until("document.querySelector('[data-testid=model]').textContent === 'dropped'")
     assert chat.wait_for("ready").ask("Where is the sea?")
+
+
+def test_the_offline_copy_is_removed_and_made_again(open_chat: Open) -> None:
+    chat = open_chat(NONE)
+    chat.error_code()
+    apps = """caches.keys().then(
+      (names) => names.filter((name) => name.startsWith('octavo-app')).length)"""
+    chat.until(f"{apps}.then((count) => count === 2)")
+    chat.hook("model").click()
+    button = chat.hook("offline")
+    chat.until("document.getElementById('offline').textContent === 'Remove offline copy'")
+    chat.page.once("dialog", lambda dialog: dialog.dismiss())
+    button.click()
+    assert chat.page.evaluate(apps) == 2
+    chat.page.once("dialog", lambda dialog: dialog.accept())
+    button.click()
+    chat.until("document.getElementById('offline').textContent === 'Keep an offline copy'")
+    assert chat.page.evaluate(apps) == 0
+    chat.page.reload()
+    chat.error_code()
+    chat.hook("model").click()
+    chat.until("document.getElementById('offline').textContent === 'Keep an offline copy'")
+    button.click()
+    chat.until("document.getElementById('offline').textContent === 'Remove offline copy'")
+    chat.until(f"{apps}.then((count) => count === 2)")
+
+
+def test_what_cannot_be_kept_is_said_and_what_is_kept_is_protected(
+    open_chat: Open, serve: Serve
+) -> None:
+    chat = open_chat("model=models/tiny/manifest.json&device=cpu&context=512").wait_for("ready")
+    asked = """() => {
+      window.asked = 0;
+      navigator.storage.persisted = async () => false;
+      navigator.storage.persist = async () => Boolean(++window.asked);
+    }"""
+    chat.page.evaluate(asked)
+    loaded = chat.page.evaluate("octavo.load({model: 'models/tiny/manifest.json'})")
+    assert loaded["kept"] is True
+    assert "not_kept" not in loaded
+    [worker] = [worker for worker in chat.page.workers if "worker.mjs" in worker.url]
+    worker.evaluate(
+        """() => {
+          const put = Cache.prototype.put;
+          Cache.prototype.put = function (url, ...rest) {
+            if (/000\\.bin/.test(url)) throw new DOMException('full', 'QuotaExceededError');
+            return put.call(this, url, ...rest);
+          };
+        }"""
+    )
+    origin = serve({"some.gguf": TINY})
+    chat.hook("model").click()
+    chat.hook("address").fill(f"{origin.url}/some.gguf")
+    chat.hook("open-address").click()
+    chat.until("document.getElementById('notice').textContent.includes('0 MB of the model')")
+    chat.wait_for("ready")
+    assert "tiny (1 MB)" in chat.page.locator("#notice").inner_text(), "which could be deleted"
+    assert chat.page.evaluate("window.asked") == 0, "it is not kept"
+    chat.hook("model").click()
+    item = chat.page.get_by_test_id("model-item").filter(has_text="tiny")
+    item.get_by_test_id("model-load").click()
+    chat.until("window.asked === 1")
+    chat.wait_for("ready")

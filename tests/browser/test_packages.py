@@ -129,12 +129,17 @@ def octavo(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @contextmanager
-def serving(octavo: Path, folder: Path, *words: str | Path) -> Iterator[str]:
+def serving(octavo: Path, folder: Path, *words: str | Path, **variables: str) -> Iterator[str]:
     """`octavo serve` in an empty folder; its address without the closing slash."""
     process = subprocess.Popen(
         [octavo, "serve", "--port", "0", *words],
         cwd=folder,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)},
+        env={
+            **os.environ,
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "HOME": str(folder),
+            **variables,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -219,16 +224,43 @@ def test_the_command_says_what_is_not_there(octavo: Path, tmp_path: Path) -> Non
     assert "no file" in fails("serve", "--model", "missing.gguf")
     assert "no .gguf" in fails("serve", "--model", TINY.with_suffix(".json"))
     assert "octavo[convert]" in fails("convert", TINY, "out")
+    assert "octavo[api]" in fails("serve", "--api", "--model", TINY)
     assert "octavo[bench]" in fails("bench")
     assert "invalid choice" in fails("package")
     assert "serve" in run([octavo, "--help"], tmp_path)
 
 
-def test_the_command_converts_with_its_extra(octavo: Path, tmp_path: Path) -> None:
-    """The extra's packages come from the tests' own environment."""
+@pytest.fixture
+def extras() -> str:
+    """The extras' packages come from the tests' own environment."""
     import numpy
 
-    others = str(Path(numpy.__file__).parents[1])
-    output = run([octavo, "convert", TINY, "out", "--quant", "q8_0"], tmp_path, PYTHONPATH=others)
+    return str(Path(numpy.__file__).parents[1])
+
+
+def test_the_command_answers_with_its_extra(octavo: Path, tmp_path: Path, extras: str) -> None:
+    """By NumPy: nothing is compiled."""
+    body = {"messages": GOLDEN["messages"], "max_tokens": 9}
+    words = ("--api", "--model", TINY, "--context", "512")
+    with serving(octavo, tmp_path, *words, PYTHONPATH=extras) as url:
+        assert [m["id"] for m in json.loads(get(f"{url}/v1/models")[1])["data"]] == ["tiny"]
+        asked = Request(
+            f"{url}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urlopen(asked, timeout=60) as answer:
+            assert json.load(answer)["octavo"]["ids"] == GOLDEN["ids"][:9]
+            assert "Content-Security-Policy" in answer.headers
+        listed = json.loads(get(f"{url}/models.json")[1])
+        assert listed["default"] == "tiny", "one option names the model of both"
+        version = get(f"{url}/worker/version.mjs")[1]
+        assert version == (ROOT / "dist/worker/version.mjs").read_bytes()
+        assert re.search(rb'VERSION = "[0-9a-f]{16}"', version)
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_the_command_converts_with_its_extra(octavo: Path, tmp_path: Path, extras: str) -> None:
+    output = run([octavo, "convert", TINY, "out", "--quant", "q8_0"], tmp_path, PYTHONPATH=extras)
     assert "is ready" in output or "are ready" in output
     assert list((tmp_path / "out").rglob("manifest.json"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.cases import HALVES
 from engine.plan import PlanBuilder, Tensor, Traits, Weight
 from engine.weights.quants import QUANTS, make_weight
 
@@ -17,22 +18,6 @@ DEVICES = {
     "workgroup-q16": Traits("webgpu", "workgroup-q16", activations="q16"),
     "workgroup-q8": Traits("webgpu", "workgroup-q8", activations="q8"),
     "subgroup": Traits("webgpu", "subgroup", subgroup=4),
-}
-
-# Where the halves of a file block begin.
-HALVES: dict[str, tuple[int, ...]] = {
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q4_0": (0,),
-    "Q4_1": (0, 2),
-    "Q4_K": (0, 2),
-    "Q5_0": (0,),
-    "Q5_1": (0, 2),
-    "Q5_K": (0, 2),
-    "Q6_K": (208,),
-    "Q8_0": (0,),
-    "IQ4_NL": (0,),
-    "IQ4_XS": (0,),
 }
 
 

@@ -613,20 +613,6 @@ def test_all_answers_go_on_after_the_device_was_lost() -> None:
     assert 2 in opened
 
 
-def test_a_second_loss_ends_the_answer() -> None:
-    async def run() -> None:
-        engine = Engine(LosingHost(8, losses=2))
-        await engine.load(LoadConfig(context=512), lambda *_: None)
-        with pytest.raises(OctavoError) as caught:
-            await chat(engine, CHAT, max_tokens=100)
-        assert caught.value.code == "gpu.lost"
-        await engine.load(LoadConfig(context=512), lambda *_: None)
-        answer = await chat(engine, CHAT, max_tokens=9)
-        assert answer.ids == golden("tiny")["prompts"][1]["ids"][:9]
-
-    asyncio.run(run())
-
-
 def test_conversations_share_what_begins_alike() -> None:
     """Two conversations by turns, an edited message and a fork: only what is new is computed, and
     every answer is that of an engine which has seen nothing else."""

@@ -23,7 +23,7 @@ from engine.plan import Tensor, Traits
 from engine.selftest import passes
 from tests.conftest import ROOT
 from tests.growing import GrowingInRuns
-from tests.native import NativeHost, ready_of
+from tests.native import NativeHost, ready_of, unchecked
 
 TINY = ROOT / "tests/golden/tiny.gguf"
 # Of the tiny model on the CPU: K and V, layers, KV heads, tokens, values, bytes of a value.
@@ -197,7 +197,7 @@ def test_what_cannot_be_a_budget() -> None:
             await loaded(**config)
         return caught.value.code
 
-    small = Traits("webgpu", max_binding_bytes=2 * KV_BLOCK * 16 * 2 * 15)
+    small = Traits("webgpu", software=True, max_binding_bytes=2 * KV_BLOCK * 16 * 2 * 15)
     assert asyncio.run(code(kv_bytes=BLOCK_BYTES - 1)) == "request.invalid"
     assert asyncio.run(code(device=NullDevice(small))) == "gpu.limits"
     with pytest.raises(OctavoError) as caught:
@@ -265,7 +265,11 @@ def test_what_the_device_is_asked_to_do() -> None:
     asyncio.run(run())
 
 
-def test_kernels_that_were_measured_stay_known_whatever_the_budget() -> None:
+def test_kernels_that_were_measured_stay_known_whatever_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.loader.right_plans", unchecked)
+
     async def keys(**config: int) -> list[str]:
         engine = await loaded(NullDevice(Traits("webgpu", subgroup=32)), **config)
         plans = ready_of(engine).model.plans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import tomllib
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from engine import __version__
-from engine.host import own_model, paths, pins, pip
+from engine.host import api, own_model, paths, pins, pip, serve
 from engine.host.errors import HostError
 from engine.host.package import tarball, wheel
-from engine.host.paths import LOCK_BUILD, ROOT
+from engine.host.paths import LOCK_API, LOCK_BUILD, ROOT
 from tests.unit.test_host_site import request
 
 
@@ -56,7 +57,9 @@ def test_the_cache_of_the_installed_package_is_the_users(monkeypatch: pytest.Mon
 def test_all_files_of_a_split_model_are_served_and_no_others(tmp_path: Path) -> None:
     for name in ("a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "b.gguf"):
         (tmp_path / name).write_text(name)
-    (tmp_path / "precache.json").write_text(json.dumps({"version": "one", "files": ["", "x"]}))
+    (tmp_path / "precache.json").write_text(
+        json.dumps({"version": "one", "files": {"": "1", "x": "2"}})
+    )
     files = own_model.files_of(tmp_path / "a-00002-of-00002.gguf")
     assert [file.name[:7] for file in files] == ["a-00001", "a-00002"]
 
@@ -72,7 +75,7 @@ def test_all_files_of_a_split_model_are_served_and_no_others(tmp_path: Path) -> 
     assert listed["default"] == entry["id"] and entry["size"] == 42
     assert entry["address"] == "models/own/a-00001-of-00002.gguf"
     kept = json.loads(request(application, "/precache.json")["body"])
-    assert kept["files"] == ["", "x"]
+    assert kept["files"] == {"": "1", "x": "2"}
     versions = {"one", kept["version"]}
     for model in (files, [tmp_path / "b.gguf"]):
         again = Starlette(routes=own_model.routes(tmp_path, model))
@@ -82,3 +85,24 @@ def test_all_files_of_a_split_model_are_served_and_no_others(tmp_path: Path) -> 
     (tmp_path / "a-00001-of-00002.gguf").unlink()
     with pytest.raises(HostError, match=r"no file .*a-00001-of-00002"):
         own_model.files_of(tmp_path / "a-00002-of-00002.gguf")
+    with pytest.raises(HostError, match=r"There is no file .*x\.gguf"):
+        own_model.files_of(tmp_path / "x.gguf")
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_only_the_repository_compiles_for_the_api(
+    installed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "a-00001-of-00001.gguf"
+    file.write_text("a")
+    asked = []
+    monkeypatch.setattr(api, "INSTALLED", installed)
+    monkeypatch.setattr(api.pip, "install", lambda lock, title: asked.append(lock))
+    monkeypatch.setattr(api.native, "build", lambda target: Path("compiled"))
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    arguments = parser.parse_args(["--api", "--model", str(file)])
+    opened = api.open_api(arguments, own_model.files_of(arguments.model))
+    assert asked == [LOCK_API]
+    assert opened._name == own_model.catalogue([file])["default"], "the page's and the API's model"
+    assert opened._host._library == (None if installed else ROOT / "compiled")

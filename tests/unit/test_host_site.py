@@ -11,14 +11,20 @@ import pytest
 
 from engine.host import assemble, modules, pins, serve
 from engine.host.errors import HostError
-from engine.host.files import tree, write_whole
+from engine.host.files import sha256, tree, write_whole
 from engine.host.paths import ROOT
 
 
 def test_precache_lists_every_file_but_the_models() -> None:
     site = {"index.html": b"a", "worker/gpu.mjs": b"b", "models/tiny/000.bin": b"c"}
-    listed = json.loads(assemble.precache(site))
-    assert listed["files"] == ["", "index.html", "worker/gpu.mjs"]
+    site |= {"_headers": b"d", "models.json": b"e"}
+    files = json.loads(assemble.precache(site))["files"]
+    assert files == {
+        "": sha256(b"a"),
+        "index.html": sha256(b"a"),
+        "models.json": "",  # may be changed by whoever deploys the site
+        "worker/gpu.mjs": sha256(b"b"),
+    }
 
 
 def test_precache_version_follows_contents_and_names() -> None:
@@ -28,6 +34,7 @@ def test_precache_version_follows_contents_and_names() -> None:
     first = version({"a": b"1", "b": b"2"})
     assert first == version({"b": b"2", "a": b"1"})
     assert first == version({"a": b"1", "b": b"2", "models/x": b"3"})
+    assert first != version({"a": b"1", "b": b"2", "_headers": b"3"})
     others = {version({"a": b"1", "b": b"3"}), version({"a": b"1", "c": b"2"}), version({})}
     assert len(others) == 3 and first not in others
 

@@ -33,7 +33,7 @@ from engine.weights.quants import QUANTS, make_weight
 from tests.conftest import ROOT
 from tests.kernels.cases import HALVES, random_blocks
 from tests.kernels.harness import file_of, oracle, quantize
-from tests.native import NativeHost
+from tests.native import NativeHost, unchecked
 
 TINY = ROOT / "tests/golden/tiny.gguf"
 
@@ -354,6 +354,7 @@ def test_traits_of_adapters() -> None:
 def test_large_models_take_bytes_as_activations(
     monkeypatch: pytest.MonkeyPatch, asked: Activations, large: bool, software: bool, taken: str
 ) -> None:
+    monkeypatch.setattr(loader, "right_plans", unchecked)
     monkeypatch.setattr(loader, "BYTE_ACTIVATIONS_FROM", 1 if large else 1 << 40)
     device = NullDevice(Traits("webgpu", software=software, activations="q16", chunk=16))
 

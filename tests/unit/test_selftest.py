@@ -75,7 +75,7 @@ def test_what_follows_from_the_self_test(monkeypatch: pytest.MonkeyPatch) -> Non
     runs: list[bool] = []
 
     def verdict(right: bool) -> Any:
-        def passes(device: Device) -> Awaitable[bool]:
+        def passes(device: Device, memory: Any) -> Awaitable[bool]:
             runs.append(right)
             return asyncio.sleep(0, right)
 
@@ -93,7 +93,7 @@ def test_what_follows_from_the_self_test(monkeypatch: pytest.MonkeyPatch) -> Non
         assert js.kept == {}, "a failure is not remembered: a driver may be mended"
         assert js.taken == 0, "what is not used is given back"
 
-        def lost(device: Device) -> Awaitable[bool]:
+        def lost(device: Device, memory: Any) -> Awaitable[bool]:
             raise OctavoError("gpu.lost")
 
         monkeypatch.setattr(selftest, "passes", lost)

@@ -19,7 +19,7 @@ from engine.plan import Plan, Tensor, Traits
 from engine.tuning import KEY_SECONDS, Timing, choose, measure, tune
 from engine.weights.gguf import read_header
 from tests.conftest import ROOT
-from tests.native import NativeHost
+from tests.native import NativeHost, unchecked
 
 TINY = ROOT / "tests/golden/tiny.gguf"
 TRAITS = Traits("webgpu", "fake", subgroup=32, activations="q16", chunk=64)
@@ -199,7 +199,10 @@ def test_choices_are_remembered_by_adapter_and_kernels(monkeypatch: pytest.Monke
     ("tune", "software", "expected"),
     [(None, False, True), (False, False, False), (None, True, False), (True, True, True)],
 )
-def test_what_a_load_measures(tune: bool | None, software: bool, expected: bool) -> None:
+def test_what_a_load_measures(
+    tune: bool | None, software: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.loader.right_plans", unchecked)
     device = FakeDevice(fast=FAST)
     device.traits = Traits("webgpu", "fake", software, 32, True, "q16", 64)
     host = NativeHost(TINY, device=device)

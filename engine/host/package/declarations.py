@@ -27,7 +27,7 @@ def make() -> Path:
         "declaration": True,
         "emitDeclarationOnly": True,
         "rootDir": str(ROOT),
-        "rootDirs": [],
+        "rootDirs": [str(ROOT / "web"), str(ROOT)],  # the site has worker/ within
         "outDir": str(made),
     }
     project = {
