@@ -107,8 +107,8 @@ class Engine:
 
     def _tell(self, slot: Slot, news: News) -> None:
         """Whoever waits for a model that is recovered hears how that stands."""
-        keys = [r.key for r in self._requests if r.slot is slot]
-        for key in keys if slot in list(self._models) else [self._loading_key]:
+        asked = [r.key for r in self._requests if r.slot is slot]
+        for key in asked if slot in list(self._models) else [self._loading_key]:
             if key is not None:
                 self._tell_asker(key, news)
 
@@ -164,7 +164,6 @@ class Engine:
         Raises OctavoError request.invalid if there is none, or not of this ``model``, or it was
         forgotten by a reset or a load, or when 64 others came after it.
         """
-
         begin = Prompt([])
 
         def find() -> Slot:
@@ -208,8 +207,8 @@ class Engine:
                 async with aclosing(self._deltas(request, ready, prompt, config)) as deltas:
                     async for delta in deltas:
                         yield delta
-                assert request.run
-                answer = request.run.answer
+                if request.run:
+                    answer = request.run.answer
         finally:
             if request.run:
                 request.run.close()
@@ -223,7 +222,16 @@ class Engine:
         prompt: Callable[[LoadedModel], Awaitable[Prompt]],
         config: GenerateConfig,
     ) -> AsyncGenerator[Delta, None]:
-        begin = await prompt(ready.model)
+        begin: Prompt | None = None
+        while not begin:
+            try:
+                begin = await prompt(ready.model)
+            except Exception as error:
+                if not self._is_lost(request, ready, error):
+                    raise
+                if request.stopping or not (back := await self._enter(request)):
+                    return
+                ready = back
         ids, reasoning = begin.ids, copy.copy(begin.reasoning)
         check_length(ids, ready.model.context, config)
         if config.schema is not None:
@@ -247,8 +255,7 @@ class Engine:
             except Exception as error:
                 if not self._is_lost(request, ready, error):
                     raise
-            # Its weights may have to come out of the browser's cache. What a lost device held
-            # is gone: the conversation is computed again.
+            # What a lost device held is gone: the conversation is computed again.
             again = None if request.stopping else await self._enter(request)
             if not again:
                 run.answer.finish_reason = "cancelled"
@@ -274,15 +281,15 @@ class Engine:
         """Have the grammar of an answer's form; whether it was not stopped meanwhile."""
         table, ends = ready.model.token_bytes, ready.model.special.eos
         opening = self._host.open_grammar(schema, run.config.strict, table, ends)
-        stopped = lambda: request.stopping  # noqa: E731
-        grammar = await self._ended.result(opening, stopped, lambda late: late.close())
+        closing = (lambda: request.stopping), (lambda late: late.close())
+        grammar = await self._ended.result(opening, *closing)
         if grammar:
             await run.obey(grammar)
         return grammar is not None
 
     def _is_lost(self, request: Request, ready: Ready, error: Exception) -> bool:
-        """Whether the model was lost under a request, which has left it then. Another one may have
-        met that first: then this one found its model closed, in whatever way."""
+        """Whether the model was lost under a request, which has left it then. Another may have met
+        that first: then this one found model or tokenizer closed, in whatever way."""
         if request.slot.ready is ready:
             if as_octavo_error(error).code != "gpu.lost":
                 return False

@@ -3,8 +3,7 @@
  *
  * Address parameters: `device`, `activations`, `model`, `context` (of the loaded model) as for the
  * page itself; `tune` (1: measure all kernel variants in the first load, 0: none); `prefill` and `contexts` (token counts, separated by commas); `quick` (1: smaller
- * sizes, 0: full ones; without it slow devices get the smaller ones); `lose` (1: wait for a runner that
- * ends the GPU process); `start` (1: do not wait for
+ * sizes, 0: full ones; without it slow devices get the smaller ones); `start` (1: do not wait for
  * the button); `report` (1: start, and POST progress, result and an end mark to `/log`).
  *
  * Only in the folder that `build.py bench --peers` makes: `engine` (`octavo`, `wllama`,
@@ -124,7 +123,7 @@ async function measureAll() {
   if (!device.software) await measurePool(client);
   const compared = address.get("compare") === "1" && await compareOctavo(cached, cold.seconds);
   const { memory_bytes } = await client.status();
-  if (device.kind === "webgpu" && address.get("lose") === "1") await measureRecovery(client);
+  if (device.kind === "webgpu" && "losesGpu" in window) await measureRecovery(client);
   client.close();
   return {
     date: new Date().toISOString(),

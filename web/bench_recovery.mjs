@@ -8,8 +8,8 @@ const MOST_SECONDS = 60;
 /**
  * From the last token before the loss of the GPU to the first one after it, in the middle of an
  * answer: the device is opened anew, the weights come out of the browser's cache, kernels are
- * compiled, prompt and answer so far are computed again. Only a runner that ends the GPU process
- * once `window.wantsLoss` is true has this row.
+ * compiled, prompt and answer so far are computed again. Only with a runner that ends the GPU
+ * process once `window.wantsLoss` is true, and says so by `window.losesGpu`, there is this row.
  *
  * @param {import("./client.mjs").Octavo} client
  */

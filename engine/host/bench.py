@@ -199,7 +199,7 @@ def _runs(
     from playwright.sync_api import sync_playwright
 
     flags = [*way.flags, *arguments.chromium_flag]
-    query = urlencode({"device": way.device, "start": "1", "lose": "1", **parameters})
+    query = urlencode({"device": way.device, "start": "1", **parameters})
     runs = []
     with sync_playwright() as playwright:
         for number in range(arguments.runs):
@@ -278,6 +278,7 @@ def _follow(page: Page, url: str) -> dict[str, Any]:
             print(f"  {last[0] - started:6.1f} s  {message.text[7:]}", flush=True)
 
     page.on("console", show)
+    page.add_init_script("window.losesGpu = true")  # as soon as the page wants it
     page.goto(url)
     lost = False
     while time.monotonic() - last[0] < STILL_S:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import ops, selftest
+from engine import loader, ops, selftest
 from engine.backends.base import weights_of
 from engine.backends.cpu import CpuDevice
 from engine.backends.null import NullDevice
@@ -27,7 +27,7 @@ from engine.weights.quants import QUANTS, make_weight, split
 from tests.conftest import ROOT
 from tests.kernels.cases import numbers, state, weight
 from tests.kernels.harness import file_of, oracle, quantize
-from tests.native import NativeHost
+from tests.native import NativeHost, unchecked
 
 TINY = ROOT / "tests/golden/tiny.gguf"
 LIMIT = 4000  # bytes; the tiny models have matrices of ten times as many
@@ -126,7 +126,11 @@ def test_a_model_in_pieces_gives_its_golden_ids() -> None:
     assert asyncio.run(selftest.passes(device))
 
 
-def test_a_load_makes_no_buffer_larger_than_the_adapter_allows() -> None:
+def test_a_load_makes_no_buffer_larger_than_the_adapter_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loader, "right_plans", unchecked)
+
     async def run() -> NullDevice:
         device = NullDevice(replace(SMALL["gpu"], max_binding_bytes=16384, chunk=16))
         engine = Engine(NativeHost(TINY, device=device))

@@ -367,3 +367,33 @@ def test_a_loss_in_the_rehearsal_of_a_load(
         assert (await answered(engine)).ids == PROMPT["ids"][:40]
 
     asyncio.run(run())
+
+
+def test_a_loss_while_another_answer_is_tokenized() -> None:
+    """Its tokenizer is closed under it."""
+
+    async def run() -> None:
+        host = FlakyHost(7)
+        client = Client(host)
+        await client.ask("load", context=512)
+        slot = next(iter(client.worker._engine._models))
+        assert slot.ready
+        encoder, reached = slot.ready.model.encoder, asyncio.Event()
+
+        async def closed(text: str) -> list[int]:
+            reached.set()
+            while slot.ready and slot.ready.model.encoder is encoder:
+                await asyncio.sleep(0)
+            raise RuntimeError("The helper has been closed.")
+
+        encoder.encode = closed  # type: ignore[method-assign]
+        messages = [{"role": "user", "content": "Hello"}]
+        late = client.send("generate", messages=messages, max_tokens=9)
+        await reached.wait()
+        assert (await answered(client.worker._engine)).ids == PROMPT["ids"][:40]
+        first = await client.ended(late)
+        again = await client.ask("generate", messages=messages, max_tokens=9)
+        assert first["kind"] == "result", first
+        assert first["value"]["ids"] == again["value"]["ids"]
+
+    asyncio.run(run())
