@@ -202,36 +202,35 @@ class Engine:
         request = await self._begin(key, find, alone=False)
         answer = Answer(finish_reason="cancelled")  # if it is stopped before its model is there
         try:
-            ready = await self._enter(request)
-            if ready:
-                async with aclosing(self._deltas(request, ready, prompt, config)) as deltas:
+            begun = await self._made(request, lambda ready, _: prompt(ready.model))
+            if begun:
+                async with aclosing(self._deltas(request, *begun, config)) as deltas:
                     async for delta in deltas:
                         yield delta
-                if request.run:
-                    answer = request.run.answer
+                assert request.run
+                answer = request.run.answer
         finally:
             if request.run:
                 request.run.close()
             self._end(request)
         yield answer
 
-    async def _deltas(
-        self,
-        request: Request,
-        ready: Ready,
-        prompt: Callable[[LoadedModel], Awaitable[Prompt]],
-        config: GenerateConfig,
-    ) -> AsyncGenerator[Delta, None]:
-        begin: Prompt | None = None
-        while not begin:
+    async def _made(self, request: Request, work: Work[T]) -> tuple[Ready, T] | None:
+        """A request's model and what ``work`` makes of it, which begins again if the GPU was lost
+        meanwhile; None if stopped first."""
+        while ready := await self._enter(request):
             try:
-                begin = await prompt(ready.model)
+                return ready, await work(ready, lambda: request.stopping)
             except Exception as error:
                 if not self._is_lost(request, ready, error):
                     raise
-                if request.stopping or not (back := await self._enter(request)):
-                    return
-                ready = back
+            if request.stopping:
+                break
+        return None
+
+    async def _deltas(
+        self, request: Request, ready: Ready, begin: Prompt, config: GenerateConfig
+    ) -> AsyncGenerator[Delta, None]:
         ids, reasoning = begin.ids, copy.copy(begin.reasoning)
         check_length(ids, ready.model.context, config)
         if config.schema is not None:
@@ -330,16 +329,13 @@ class Engine:
         self, work: Work[T], model: str | None, key: int | None = None, alone: bool = False
     ) -> T:
         """What ``work`` makes of a loaded model; it begins again if the GPU was lost meanwhile.
-        With ``alone``, nobody else is answered. request.cancelled if it is stopped first."""
+        With ``alone``, nobody else is answered. OctavoError request.cancelled if stopped first."""
         request = await self._begin(key, partial(self._models.find, model), alone)
         try:
-            while ready := await self._enter(request):
-                try:
-                    return await work(ready, lambda: request.stopping)
-                except Exception as error:
-                    if not self._is_lost(request, ready, error):
-                        raise
-            raise OctavoError("request.cancelled")
+            made = await self._made(request, work)
+            if not made:
+                raise OctavoError("request.cancelled")
+            return made[1]
         finally:
             self._end(request)
 
