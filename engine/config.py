@@ -233,6 +233,31 @@ def check_handle(message: Mapping[str, Any]) -> int:
     return _integer(message, "continues", 0, 0, MAX_ID)
 
 
+def check_prompt(message: Mapping[str, Any]) -> str | list[int]:
+    """The ``prompt`` of a request: a text, or token ids."""
+    prompt = message.get("prompt")
+    if not isinstance(prompt, str | list):
+        raise wrong_field("prompt", "a text or a list of token ids", prompt)
+    return prompt if isinstance(prompt, str) else check_ids(message, "prompt")
+
+
+def check_text(message: Mapping[str, Any]) -> str:
+    """The ``text`` of a request; it may be empty."""
+    if not isinstance(message.get("text"), str):
+        raise wrong_field("text", "a text", message.get("text"))
+    return _text(message, "text", "")
+
+
+def check_ids(message: Mapping[str, Any], field: str = "ids") -> list[int]:
+    """Token ids in a request; none of them is of a model yet."""
+    ids = message.get(field)
+    if not isinstance(ids, list):
+        raise wrong_field(field, "a list of token ids", ids)
+    return [
+        _integer({f"{field}[{i}]": id}, f"{field}[{i}]", -1, 0, MAX_ID) for i, id in enumerate(ids)
+    ]
+
+
 def check_target(message: Mapping[str, Any]) -> int | None:
     """The ``target`` of a ``stop`` request: the id of another, or None for whatever runs."""
     return _optional(message, "target", 0, MAX_ID)

@@ -9,16 +9,17 @@ from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import Any, Literal
 
-from engine.answer import Answer, Delta, Run
+from engine.answer import Answer, Delta, Run, Stopped
 from engine.config import MAX_STOP, GenerateConfig, LoadConfig, MeasureConfig
 from engine.errors import OctavoError, as_octavo_error
 from engine.kv.usage import describe_pool
 from engine.loader import Host, LoadedModel, StageProgress
 from engine.measuring import Bench
 from engine.prompt import Prompt, check_length
+from engine.raw import raw_prompt
 from engine.reasoning import Reasoning
 from engine.recovery import News
-from engine.request import Request
+from engine.request import Request, T, Work
 from engine.resident import Models, Ready, Slot
 from engine.session import NoRoomError, Session
 from engine.turns import Signal
@@ -44,7 +45,6 @@ class Engine:
         self._changing = asyncio.Lock()
         self._requests: list[Request] = []
         self._unfinished = Unfinished()
-        self._measuring = False
         self._ended = Signal()  # an answer or a load, or it is to stop
 
     @property
@@ -183,17 +183,14 @@ class Engine:
 
     def complete(
         self,
-        ids: list[int],
+        prompt: str | list[int],
         config: GenerateConfig,
         key: int | None = None,
         model: str | None = None,
     ) -> AsyncGenerator[Delta | Answer, None]:
-        """Continue token ids, as ``generate`` does with messages."""
-
-        async def given(_: LoadedModel) -> Prompt:
-            return Prompt(ids)
-
-        return self._answer(partial(self._models.find, model), given, config, key)
+        """Continue a text or token ids as they are, as ``generate`` does with messages."""
+        find = partial(self._models.find, model)
+        return self._answer(find, lambda m: raw_prompt(m, prompt), config, key)
 
     async def _answer(
         self,
@@ -202,39 +199,38 @@ class Engine:
         config: GenerateConfig,
         key: int | None,
     ) -> AsyncGenerator[Delta | Answer, None]:
-        request = await self._begin(key, find)
+        request = await self._begin(key, find, alone=False)
         answer = Answer(finish_reason="cancelled")  # if it is stopped before its model is there
         try:
-            ready = await self._enter(request)
-            if ready:
-                async with aclosing(self._deltas(request, ready, prompt, config)) as deltas:
+            begun = await self._made(request, lambda ready, _: prompt(ready.model))
+            if begun:
+                async with aclosing(self._deltas(request, *begun, config)) as deltas:
                     async for delta in deltas:
                         yield delta
-                if request.run:
-                    answer = request.run.answer
+                assert request.run
+                answer = request.run.answer
         finally:
             if request.run:
                 request.run.close()
             self._end(request)
         yield answer
 
-    async def _deltas(
-        self,
-        request: Request,
-        ready: Ready,
-        prompt: Callable[[LoadedModel], Awaitable[Prompt]],
-        config: GenerateConfig,
-    ) -> AsyncGenerator[Delta, None]:
-        begin: Prompt | None = None
-        while not begin:
+    async def _made(self, request: Request, work: Work[T]) -> tuple[Ready, T] | None:
+        """A request's model and what ``work`` makes of it, which begins again if the GPU was lost
+        meanwhile; None if stopped first."""
+        while ready := await self._enter(request):
             try:
-                begin = await prompt(ready.model)
+                return ready, await work(ready, lambda: request.stopping)
             except Exception as error:
                 if not self._is_lost(request, ready, error):
                     raise
-                if request.stopping or not (back := await self._enter(request)):
-                    return
-                ready = back
+            if request.stopping:
+                break
+        return None
+
+    async def _deltas(
+        self, request: Request, ready: Ready, begin: Prompt, config: GenerateConfig
+    ) -> AsyncGenerator[Delta, None]:
         ids, reasoning = begin.ids, copy.copy(begin.reasoning)
         check_length(ids, ready.model.context, config)
         if config.schema is not None:
@@ -319,33 +315,40 @@ class Engine:
         while there are answers under way, and for those that are asked for meanwhile."""
         if self._requests:
             raise OctavoError("engine.busy", hint="Stop it, or wait until it has ended.")
-        request = await self._begin(key, partial(self._models.find, model))
-        self._measuring = True
-        try:
-            while ready := await self._enter(request):
+
+        async def bench(ready: Ready, stopped: Stopped) -> dict[str, Any]:
+            try:
                 bench = Bench(self._host, ready.model, ready.scheduler)
-                try:
-                    return await bench.measure(sizes, lambda: request.stopping)
-                except Exception as error:
-                    if not self._is_lost(request, ready, error):
-                        raise
-                finally:
-                    ready.model.pool.forget()
-            raise OctavoError("request.cancelled")
+                return await bench.measure(sizes, stopped)
+            finally:
+                ready.model.pool.forget()
+
+        return await self.use(bench, model, key, alone=True)
+
+    async def use(
+        self, work: Work[T], model: str | None, key: int | None = None, alone: bool = False
+    ) -> T:
+        """What ``work`` makes of a loaded model; it begins again if the GPU was lost meanwhile.
+        With ``alone``, nobody else is answered. OctavoError request.cancelled if stopped first."""
+        request = await self._begin(key, partial(self._models.find, model), alone)
+        try:
+            made = await self._made(request, work)
+            if not made:
+                raise OctavoError("request.cancelled")
+            return made[1]
         finally:
-            self._measuring = False
             self._end(request)
 
-    async def _begin(self, key: int | None, find: Callable[[], Slot]) -> Request:
+    async def _begin(self, key: int | None, find: Callable[[], Slot], alone: bool) -> Request:
         """Join those who answer; OctavoError engine.not_loaded or engine.busy."""
         if self._loading:
             raise OctavoError("engine.busy", "A model is being loaded.")
         async with self._changing:
             pass  # a reset under way comes first; then nothing is awaited
         slot = find()
-        if self._measuring:
+        if any(request.alone for request in self._requests):
             raise OctavoError("engine.busy", "The model's speed is being measured.")
-        request = Request(key, slot)
+        request = Request(key, slot, alone)
         self._requests.append(request)
         return request
 

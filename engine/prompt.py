@@ -89,9 +89,7 @@ class Prompts:
         continues = CONTINUES if self._special.space_prefix else ""
         for i, piece in enumerate(marks.cut(text)):
             ids += await self._encoder.encode(continues + piece if i else piece)
-        bos = self._special.bos
-        if self._special.add_bos and bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
+        ids = self._special.begun(ids)
         reasoning = self._reasoning_after(text)
         return Prompt(ids, reasoning, strip_space=self._special.space_prefix)
 
@@ -206,7 +204,7 @@ def check_length(ids: Sequence[int], context: int, config: GenerateConfig) -> No
     """OctavoError prompt.empty, prompt.too_long or, for a context too short to slide,
     request.invalid."""
     if not ids:
-        raise OctavoError("prompt.empty", "The chat template made an empty prompt.")
+        raise OctavoError("prompt.empty", "The prompt has no tokens.")
     if len(ids) >= context and config.context_full == "stop":
         raise OctavoError(
             "prompt.too_long",

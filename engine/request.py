@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
-from engine.answer import Run
+from engine.answer import Run, Stopped
 from engine.resident import Ready, Slot
+
+T = TypeVar("T")
+# What is made of a model on its device, and may end with any outcome once it is stopped.
+Work: TypeAlias = Callable[[Ready, Stopped], Awaitable[T]]
 
 
 @dataclass(eq=False)
@@ -14,6 +20,7 @@ class Request:
 
     key: int | None
     slot: Slot
+    alone: bool = False  # nothing may be asked for beside it
     stopping: bool = False
     waiting: bool = False  # for room in the KV cache: it has none of it
     ready: Ready | None = None  # the model, where it may not be swapped out

@@ -16,6 +16,7 @@ from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.loader import Host, LoadedModel, StageProgress
 from engine.remote import Remote, RemoteAnswer
+from engine.request import T, Work
 from engine.resident import describe
 from engine.tuning import choose
 
@@ -170,6 +171,26 @@ class Service:
             )
         return self._answer(_Request(begun.remote, begun.messages, begun.so_far), config, key)
 
+    def complete(
+        self,
+        prompt: str | list[int],
+        config: GenerateConfig,
+        key: int | None = None,
+        model: str | None = None,
+    ) -> AsyncGenerator[Delta | Answer | RemoteAnswer, None]:
+        """Continue a raw text: see ``Engine.complete``."""
+        self._check_here(model)
+        return self._engine.complete(prompt, config, key, model)
+
+    async def use(self, work: Work[T], model: str | None = None, key: int | None = None) -> T:
+        """What ``work`` makes of a model on this device: see ``Engine.use``."""
+        self._check_here(model)
+        return await self._engine.use(work, model, key)
+
+    def _check_here(self, model: str | None) -> None:
+        if self._find(model):
+            raise OctavoError("request.invalid", "The model is on a remote server.")
+
     async def _answer(
         self, request: _Request, config: GenerateConfig, key: int | None
     ) -> AsyncGenerator[Delta | Answer | RemoteAnswer, None]:
@@ -234,8 +255,7 @@ class Service:
         self, sizes: MeasureConfig, model: str | None = None, key: int | None = None
     ) -> dict[str, Any]:
         """Speed of a model on this device."""
-        if self._find(model):
-            raise OctavoError("request.invalid", "The model is on a remote server.")
+        self._check_here(model)
         return await self._engine.measure(sizes, model, key)
 
     def sampling(self, model: str | None = None) -> dict[str, float]:

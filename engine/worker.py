@@ -18,13 +18,17 @@ from engine.config import (
     LoadConfig,
     MeasureConfig,
     check_handle,
+    check_ids,
     check_model,
+    check_prompt,
     check_target,
+    check_text,
 )
 from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
 from engine.messages import check_messages, check_tools
+from engine.raw import detokenize, tokenize
 from engine.recovery import News
 from engine.service import Service
 
@@ -52,6 +56,8 @@ class Worker:
             "status": self._status,
             "unload": self._unload,
             "measure": self._measure,
+            "tokenize": self._tokenize,
+            "detokenize": self._detokenize,
         }
 
     def handle(self, text: str, known_id: int = NO_ID) -> None:
@@ -109,7 +115,14 @@ class Worker:
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
         model = check_model(message)
         config = GenerateConfig.from_wire(message, self._service.sampling(model))
-        if message.get("continues") is None:
+        ways = [
+            name for name in ("messages", "prompt", "continues") if message.get(name) is not None
+        ]
+        if len(ways) > 1:
+            raise OctavoError("request.invalid", f"Give {ways[0]} or {ways[1]}, not both of them.")
+        if ways == ["prompt"]:
+            events = self._service.complete(check_prompt(message), config, key=id, model=model)
+        elif ways != ["continues"]:
             messages, tools = check_messages(message), check_tools(message)
             events = self._service.generate(messages, config, key=id, tools=tools, model=model)
         else:
@@ -148,6 +161,16 @@ class Worker:
     async def _measure(self, id: int, message: Message) -> dict[str, Any]:
         sizes, model = MeasureConfig.from_wire(message), check_model(message)
         return await self._service.measure(sizes, model, key=id)
+
+    async def _tokenize(self, id: int, message: Message) -> dict[str, Any]:
+        text, model = check_text(message), check_model(message)
+        ids = await self._service.use(lambda ready, _: tokenize(ready.model, text), model, key=id)
+        return {"ids": ids}
+
+    async def _detokenize(self, id: int, message: Message) -> dict[str, Any]:
+        ids, model = check_ids(message), check_model(message)
+        text = await self._service.use(lambda ready, _: detokenize(ready.model, ids), model, key=id)
+        return {"text": text}
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._service.status()

@@ -15,6 +15,7 @@ LAYERS = [
     ["worker"],
     ["service"],
     ["engine", "remote"],
+    ["raw"],
     ["measuring", "unfinished", "request"],
     ["answer", "resident"],
     ["recovery"],

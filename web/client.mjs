@@ -15,12 +15,15 @@
  *
  * Beyond OpenAI's shape: a stopped answer keeps its text and has finish_reason "cancelled"; the
  * think part of an answer is `reasoning_content`, in the message as in deltas; the field `octavo`
- * carries token ids and timing.
+ * carries token ids and timing. `octavo.completions.create({ prompt })` goes on with a raw text.
  */
 
+import { CHAT, TEXT } from "./shapes.mjs";
 import { VERSION } from "./worker/version.mjs";
 
 /**
+ * @typedef {import("./shapes.mjs").Shape} Shape
+ * @typedef {import("./shapes.mjs").TextLogprobs} TextLogprobs
  * @typedef {import("../worker/protocol.mjs").LoadResult} LoadResult
  * @typedef {import("../worker/protocol.mjs").GenerateResult} GenerateResult
  * @typedef {import("../worker/protocol.mjs").Status} Status
@@ -85,6 +88,11 @@ import { VERSION } from "./worker/version.mjs";
  * @property {boolean} [stream]
  * @property {AbortSignal} [signal] an abort ends the answer as `stop()` does
  *
+ * @typedef {Omit<CompletionOptions, "messages" | "tools" | "logprobs" | "top_logprobs">} SharedOptions
+ * @typedef {SharedOptions & {prompt?: string | number[], logprobs?: number}} TextOptions `prompt` is
+ *   a raw text, in which control tokens may be written out, or token ids; `logprobs` says of how
+ *   many likeliest tokens they are told, beside the one that came
+ *
  * @typedef {"stop" | "length" | "cancelled"} FinishReason
  * @typedef {TokenUsage & {total_tokens: number}} CompletionUsage
  *
@@ -111,6 +119,26 @@ import { VERSION } from "./worker/version.mjs";
  * @property {CompletionUsage} [usage] in the last chunk
  * @property {{num_tokens: number, ids?: number[], timing?: Timing, handle?: number,
  *   code?: "context.full"}} octavo tokens so far
+ *
+ * @typedef {object} TextCompletion
+ * @property {string} id
+ * @property {"text_completion"} object
+ * @property {number} created
+ * @property {string} model
+ * @property {{index: 0, text: string, logprobs: TextLogprobs | null,
+ *   finish_reason: FinishReason}[]} choices
+ * @property {CompletionUsage} usage
+ * @property {ChatCompletion["octavo"]} octavo
+ *
+ * @typedef {object} TextCompletionChunk
+ * @property {string} id
+ * @property {"text_completion"} object
+ * @property {number} created
+ * @property {string} model
+ * @property {{index: 0, text: string, logprobs: TextLogprobs | null,
+ *   finish_reason: FinishReason | null}[]} choices log-probabilities come in the last chunk
+ * @property {CompletionUsage} [usage] in the last chunk
+ * @property {ChatCompletionChunk["octavo"]} octavo
  */
 
 /**
@@ -123,7 +151,7 @@ import { VERSION } from "./worker/version.mjs";
  */
 
 const REFUSED = [
-  "n", "tool_choice", "functions", "audio", "modalities",
+  "n", "tool_choice", "functions", "audio", "modalities", "best_of", "echo", "suffix",
 ];
 /** Options that go to the worker as they are. */
 const SAMPLING = /** @type {const} */ ([
@@ -174,8 +202,13 @@ export class Octavo extends EventTarget {
     this.#defaults = defaults;
     this.chat = {
       completions: {
-        create: /** @type {Create} */ ((/** @type {any} */ options) => this.#create(options)),
+        create: /** @type {Create} */ ((/** @type {any} */ options) =>
+          this.#create(options, chatFields, CHAT)),
       },
+    };
+    this.completions = {
+      create: /** @type {CreateText} */ ((/** @type {any} */ options) =>
+        this.#create(options, textFields, TEXT)),
     };
     this.#start();
   }
@@ -270,6 +303,30 @@ export class Octavo extends EventTarget {
    */
   measure(sizes) {
     return this.#request("measure", withKey(sizes));
+  }
+
+  /**
+   * The token ids of a text; control tokens written out in it become their ids.
+   *
+   * @param {string} text
+   * @param {{model?: string}} [which] as `load` was given it
+   * @returns {Promise<number[]>}
+   */
+  async tokenize(text, which = {}) {
+    await this.#loaded();
+    return (await this.#request("tokenize", { ...withKey(which), text })).ids;
+  }
+
+  /**
+   * The text of token ids, in which control tokens do not show.
+   *
+   * @param {number[]} ids
+   * @param {{model?: string}} [which] as `load` was given it
+   * @returns {Promise<string>}
+   */
+  async detokenize(ids, which = {}) {
+    await this.#loaded();
+    return (await this.#request("detokenize", { ...withKey(which), ids })).text;
   }
 
   /**
@@ -399,30 +456,31 @@ export class Octavo extends EventTarget {
   }
 
   /**
-   * @param {CompletionOptions} options
+   * @param {Options} options
+   * @param {(options: any) => object} fieldsOf what the worker gets of them
+   * @param {Shape} shape
    * @returns {Promise<any>}
    */
-  #create(options) {
-    return options.stream ? this.#stream(options) : this.#complete(options);
+  #create(options, fieldsOf, shape) {
+    return options.stream
+      ? this.#stream(options, fieldsOf, shape)
+      : this.#complete(options, fieldsOf, shape);
   }
 
   /**
-   * @param {CompletionOptions} options
-   * @returns {Promise<ChatCompletion>}
+   * @param {Options} options
+   * @param {(options: any) => object} fieldsOf
+   * @param {Shape} shape
    */
-  async #complete(options) {
-    const head = this.#head();
-    const result = await this.#generate(options);
-    const { text, reasoning, ids, finish_reason, usage, timing, handle, code } = result;
-    const logprobs = logprobsOf(result);
-    /** @type {AnswerMessage} */
-    const message = { role: "assistant", content: text };
-    if (reasoning) message.reasoning_content = reasoning;
+  async #complete(options, fieldsOf, shape) {
+    const head = headOf(shape);
+    const result = await this.#generate(options, fieldsOf);
+    const { ids, finish_reason, usage, timing, handle, code } = result;
     return {
       ...head,
-      object: "chat.completion",
+      object: shape.object,
       model: this.#nameOf(options),
-      choices: [{ index: 0, message, logprobs, finish_reason }],
+      choices: [{ index: 0, ...shape.whole(result), finish_reason }],
       usage: withTotal(usage),
       octavo: { ids, timing, handle, code },
     };
@@ -431,53 +489,53 @@ export class Octavo extends EventTarget {
   /**
    * A promise of the stream that is itself the stream, so that `await` is optional.
    *
-   * @param {CompletionOptions} options
+   * @param {Options} options
+   * @param {(options: any) => object} fieldsOf
+   * @param {Shape} shape
    */
-  #stream(options) {
+  #stream(options, fieldsOf, shape) {
     const abort = new AbortController();
     const signal = options.signal ? AbortSignal.any([options.signal, abort.signal]) : abort.signal;
     const arrivals = new Arrivals();
+    const push = (/** @type {Delta} */ delta) => arrivals.push(delta);
     // sent now, not when the loop begins: a stop() after this line must find it
-    arrivals.follow(this.#generate({ ...options, signal }, (delta) => arrivals.push(delta)));
-    const chunks = this.#chunks(options, arrivals, abort);
+    arrivals.follow(this.#generate({ ...options, signal }, fieldsOf, push));
+    const chunks = this.#chunks(options, arrivals, abort, shape);
     return Object.assign(Promise.resolve(new Stream(chunks, abort)), {
       [Symbol.asyncIterator]: () => chunks,
     });
   }
 
   /**
-   * @param {CompletionOptions} options
+   * @param {Options} options
    * @param {Arrivals} arrivals
    * @param {AbortController} abort
-   * @returns {AsyncGenerator<ChatCompletionChunk>}
+   * @param {Shape} shape
    */
-  async *#chunks(options, arrivals, abort) {
-    const head = this.#head();
+  async *#chunks(options, arrivals, abort, shape) {
+    const head = headOf(shape);
     let num_tokens = 0;
 
-    /** @returns {ChatCompletionChunk} */
     const chunk = (
-      /** @type {Partial<AnswerMessage>} */ delta,
+      /** @type {object} */ choice,
       /** @type {FinishReason | null} */ finish_reason = null,
     ) => ({
       ...head,
-      object: "chat.completion.chunk",
+      object: shape.chunk,
       model: this.#nameOf(options),
-      choices: [{ index: 0, delta, finish_reason }],
+      choices: [{ index: 0, ...choice, finish_reason }],
       octavo: { num_tokens },
     });
     try {
-      yield chunk({ role: "assistant", content: "" });
+      for (const choice of shape.opening) yield chunk(choice);
       for (let delta = await arrivals.next(); delta; delta = await arrivals.next()) {
-        const { kind, text } = delta;
         num_tokens = delta.num_tokens;
-        yield chunk(kind === "reasoning" ? { reasoning_content: text } : { content: text });
+        yield chunk(shape.part(delta));
       }
       const result = await arrivals.result;
       const { ids, timing, usage, finish_reason, handle, code } = result;
       num_tokens = ids.length;
-      const last = chunk({}, finish_reason);
-      last.choices[0].logprobs = logprobsOf(result);
+      const last = chunk(shape.last(result), finish_reason);
       const octavo = { num_tokens, ids, timing, handle, code };
       yield { ...last, usage: withTotal(usage), octavo };
     } finally {
@@ -487,36 +545,28 @@ export class Octavo extends EventTarget {
     }
   }
 
-  /** @param {CompletionOptions} options */
+  /** @param {Options} options */
   #nameOf({ model }) {
     const name = model == null ? [...this.#names.values()].at(-1) : this.#names.get(absolute(model));
     return name ?? "";
   }
 
-  #head() {
-    return {
-      id: `chatcmpl-${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`,
-      created: Math.floor(Date.now() / 1000),
-    };
-  }
-
   /**
    * Sends the request before it returns, unless a model is being loaded: that is waited for.
    *
-   * @param {CompletionOptions} options
+   * @param {Options} options
+   * @param {(options: any) => object} fieldsOf
    * @param {(delta: Delta) => void} [onDelta]
    * @returns {Promise<GenerateResult>}
    */
-  async #generate(options, onDelta) {
+  async #generate(options, fieldsOf, onDelta) {
     const { signal } = options;
-    const fields = generateFields(options);
+    const fields = fieldsOf(options);
     const answer = new AbortController();
     const ends = signal ? AbortSignal.any([signal, answer.signal]) : answer.signal;
     this.#waiting.add(answer);
     try {
-      while (this.#loads.size && !ends.aborted) {
-        await Promise.race([aborted(ends), oneLoaded(this.#loads)]);
-      }
+      if (this.#loads.size) await this.#loaded(ends);
     } finally {
       this.#waiting.delete(answer);
     }
@@ -530,14 +580,32 @@ export class Octavo extends EventTarget {
       signal?.removeEventListener("abort", stop);
     }
   }
+
+  /**
+   * Until no model is being loaded; rejects if none of the loads succeeded.
+   *
+   * @param {AbortSignal} [ends] the waiting
+   */
+  async #loaded(ends) {
+    while (this.#loads.size && !ends?.aborted) {
+      const loaded = oneLoaded(this.#loads);
+      await (ends ? Promise.race([aborted(ends), loaded]) : loaded);
+    }
+  }
 }
 
 /**
  * @typedef {{
- *   (options: CompletionOptions & {stream: true}): Promise<Stream> &
+ *   (options: CompletionOptions & {stream: true}): Promise<Stream<ChatCompletionChunk>> &
  *     AsyncIterable<ChatCompletionChunk>;
  *   (options: CompletionOptions & {stream?: false}): Promise<ChatCompletion>;
  * }} Create
+ * @typedef {{
+ *   (options: TextOptions & {stream: true}): Promise<Stream<TextCompletionChunk>> &
+ *     AsyncIterable<TextCompletionChunk>;
+ *   (options: TextOptions & {stream?: false}): Promise<TextCompletion>;
+ * }} CreateText
+ * @typedef {{model?: string, stream?: boolean, signal?: AbortSignal}} Options what all have
  */
 
 /** Deltas of one answer, kept until they are asked for. */
@@ -574,12 +642,16 @@ class Arrivals {
   }
 }
 
-/** Chunks of one answer; leaving the loop, or `controller.abort()`, stops the generation. */
+/**
+ * Chunks of one answer; leaving the loop, or `controller.abort()`, stops the generation.
+ *
+ * @template Chunk
+ */
 class Stream {
   #chunks;
 
   /**
-   * @param {AsyncGenerator<ChatCompletionChunk>} chunks
+   * @param {AsyncGenerator<Chunk>} chunks
    * @param {AbortController} controller
    */
   constructor(chunks, controller) {
@@ -620,28 +692,53 @@ function nothingGenerated() {
   };
 }
 
+/** @param {Shape} shape */
+function headOf({ prefix }) {
+  return {
+    id: `${prefix}-${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`,
+    created: Math.floor(Date.now() / 1000),
+  };
+}
+
 /** @param {CompletionOptions} options */
-function generateFields(options) {
+function chatFields(options) {
+  const { continues, tools } = options;
+  if (continues == null && !Array.isArray(options.messages)) {
+    throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
+  }
+  const messages = continues == null ? options.messages?.map(plainMessage) : undefined;
+  return generateFields(options, { messages, tools });
+}
+
+/** @param {TextOptions} options */
+function textFields(options) {
+  const { continues, prompt, logprobs } = options;
+  if (continues == null && typeof prompt !== "string" && !Array.isArray(prompt)) {
+    throw new OctavoError("request.invalid", 'The option "prompt" must be a text or token ids.');
+  }
+  const told = logprobs == null ? {} : { logprobs: true, top_logprobs: logprobs };
+  return generateFields({ ...options, logprobs: undefined, top_logprobs: undefined }, {
+    prompt: continues == null ? prompt : undefined,
+    ...told,
+  });
+}
+
+/**
+ * @param {CompletionOptions} options
+ * @param {object} others fields of the request, which no option overrules
+ */
+function generateFields(options, others) {
   for (const name of REFUSED) {
     if (/** @type {any} */ (options)[name] != null) {
       throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
     }
   }
-  const { continues, tools } = options;
+  const { continues } = options;
   const { model } = withKey(options);
-  if (continues == null && !Array.isArray(options.messages)) {
-    throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
-  }
   const max_tokens = options.max_completion_tokens ?? options.max_tokens;
-  const messages = continues == null ? options.messages?.map(plainMessage) : undefined;
   const sampling = Object.fromEntries(SAMPLING.map((name) => [name, options[name]]));
-  const fields = { model, messages, tools, continues, max_tokens, ...sampling };
+  const fields = { model, continues, max_tokens, ...sampling, ...others };
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null));
-}
-
-/** @param {GenerateResult} result */
-function logprobsOf({ logprobs }) {
-  return logprobs ? { content: logprobs } : null;
 }
 
 /**

@@ -48,10 +48,11 @@ export function findModel(key, catalogue, catalogueUrl) {
     if (wanted === (isUrl ? url : id)) return { url, sha256: sha256 || null };
   }
   if (isUrl) return { url: wanted, sha256: null };
+  const known = catalogue.models.map(({ id }) => id).join(", ");
   throw new ShardError(
     "request.invalid",
-    `The model "${wanted}" is not in the catalogue.`,
-    `Known models: ${catalogue.models.map(({ id }) => id).join(", ")}.`,
+    wanted ? `The model "${wanted}" is not in the catalogue.` : "There is no default model.",
+    known ? `Known models: ${known}.` : "Give an address, or a file.",
   );
 }
 

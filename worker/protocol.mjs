@@ -16,12 +16,15 @@
  * |----------|--------------------|-----------------------------------------------------------|
  * | load     | LoadResult         | fetches a model, prepares the device; ends loaded ones,   |
  * |          |                    | unless all share `memory_bytes`                           |
- * | generate | GenerateResult     | answers the conversation in `messages`                    |
+ * | generate | GenerateResult     | answers the conversation in `messages`, or goes on with   |
+ * |          |                    | `prompt` as it is                                         |
  * | stop     | {stopped: boolean} | ends a running `generate` (or `load`), keeps its text     |
  * | reset    | {}                 | stops, and forgets the conversation                       |
  * | status   | Status             | says what is loaded and how much memory is used           |
  * | unload   | {}                 | stops, and frees a model, or all                          |
  * | measure  | Measurement        | measures speed; forgets the conversation                  |
+ * | tokenize | {ids: number[]}    | the token ids of `text`                                   |
+ * | detokenize | {text: string}   | the text of `ids`                                         |
  * | pause    | {changed: boolean} | pauses a download under way                               |
  * | resume   | {changed: boolean} | lets it go on                                             |
  * | models   | ModelList          | says which models there are, and how much of them is kept |
@@ -121,6 +124,8 @@
  * @property {"generate"} kind
  * @property {string} [model] as `load` was given it; the one loaded last if absent
  * @property {Message[]} [messages]
+ * @property {string | number[]} [prompt] instead of messages: a text, in which control tokens may be
+ *   written out, behind the token that the model wants at the beginning; or token ids, as they are
  * @property {Tool[]} [tools] refused if the model's chat template has no place for them
  * @property {number} [continues] instead of messages: the handle of an answer that was stopped, or
  *   ended by its length, and goes on where it ended
@@ -146,8 +151,10 @@
  *   model: string}} ShardRequest `model` is that of a load, or the id of a ListedModel
  *
  * @typedef {MeasureSizes & Sampling & {id: number, kind: "measure"}} MeasureRequest
+ * @typedef {{id: number, kind: "tokenize", model?: string, text: string} | {id: number,
+ *   kind: "detokenize", model?: string, ids: number[]}} TokenRequest
  * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | UnloadRequest |
- *   MeasureRequest | ShardRequest} Request
+ *   MeasureRequest | TokenRequest | ShardRequest} Request
  * @typedef {{kind: "taken"}} Taken
  */
 

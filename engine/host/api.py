@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,18 @@ from engine.host import assemble, native, pins, pip
 from engine.host.access import Access
 from engine.host.client import Asked, Client
 from engine.host.completions import Shape, error_body, event, generate_fields, status_of
-from engine.host.errors import HostError
 from engine.host.local import LocalHost
-from engine.host.paths import LOCK_API, ROOT
+from engine.host.paths import INSTALLED, LOCK_API, ROOT
 
 MAX_BODY = 8 << 20  # bytes
 CONVERSATIONS = 4  # of a whole context that are kept at most
-_SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 Endpoint = Callable[["Api", Request], Awaitable[Response]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Whether there is an API, and of which model."""
+    """Whether there is an API, and for whom."""
     group = parser.add_argument_group("API", "OpenAI's chat completions, computed here on the CPU")
     group.add_argument("--api", action="store_true", help="answer /v1/chat/completions too")
-    group.add_argument("--model", type=Path, help="a .gguf file; default: the site's own model")
     group.add_argument("--context", type=int, default=DEFAULT_CONTEXT, help="in tokens")
     group.add_argument(
         "--token",
@@ -52,28 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_api(arguments: argparse.Namespace) -> Api:
-    """The API as the arguments want it, without its model. Raises HostError if there is none."""
+def open_api(arguments: argparse.Namespace, own: Sequence[Path] = ()) -> Api:
+    """The API as the arguments want it, for the model in the files `own` or for the site's, which
+    is not loaded yet. Raises HostError if there is none."""
     pip.install(LOCK_API, "Installing NumPy and the tokenizer")
-    path: Path | None = arguments.model
-    files = files_of(path) if path else [assemble.model_file(pins.MODELS[0])]
-    name = path.stem if path else pins.MODELS[0].id
-    host = LocalHost(files, ROOT / native.build(native.HERE))
+    files = own or [assemble.model_file(pins.MODELS[0])]
+    name = own[0].stem if own else pins.MODELS[0].id
+    # The installed package has no compiler: there NumPy alone computes, more slowly.
+    host = LocalHost(files, None if INSTALLED else ROOT / native.build(native.HERE))
     return Api(host, name, Access.to(arguments.host, arguments.token, arguments.origin))
-
-
-def files_of(path: Path) -> list[Path]:
-    """All files of a model, of which one is given. Raises HostError if one is missing."""
-    split = _SPLIT.fullmatch(path.name)
-    names = [path.name]
-    if split:
-        head, _, of = split.groups()
-        names = [f"{head}-{i + 1:05}-of-{of}.gguf" for i in range(int(of))]
-    files = [path.with_name(name) for name in names]
-    for file in files:
-        if not file.is_file():
-            raise HostError(f"There is no file {file}.")
-    return files
 
 
 def _answered(endpoint: Endpoint) -> Endpoint:

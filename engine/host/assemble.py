@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from engine.host import modules, npm, pins, runtime, shards, wheels
+from engine.host import modules, npm, pins, shards, wheels
 from engine.host.errors import HostError
 from engine.host.files import exclusive, sha256, tree, write_whole
-from engine.host.paths import CACHE, DIST, NODE_MODULES, ROOT
+from engine.host.paths import CACHE, DIST, INSTALLED, NODE_MODULES, PACKED_SITE, ROOT
 from engine.host.progress import Step, megabytes
 
 NOT_SERVED = (".d.ts", ".d.mts", "tsconfig.json", ".md")  # for the type checker and for readers
@@ -30,21 +31,23 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def build() -> Path:
-    """Brings dist/ up to date and returns its path."""
+def build(models: Sequence[pins.Model] = pins.MODELS) -> Path:
+    """Brings dist/ up to date, with these models, and returns its path."""
     with exclusive(CACHE / "build.lock"):
-        _build()
+        _build(models)
     total = sum(path.stat().st_size for path in DIST.rglob("*") if path.is_file())
-    print(f"dist/ is ready ({megabytes(total)})", flush=True)
+    print(f"{DIST.name}/ is ready ({megabytes(total)})", flush=True)
     return DIST
 
 
-def _build() -> None:
-    npm.install(npm.SITE)
-    files = wheels.for_page()
-    manifests = {f"{MODELS}/{m.id}/manifest.json": _model(m) for m in pins.MODELS}
-    with Step("Assembling dist/"):
-        site = _own_files(manifests) | _npm_files() | _pyodide(files)
+def _build(models: Sequence[pins.Model]) -> None:
+    if not INSTALLED:
+        npm.install(npm.SITE)
+    files = [] if INSTALLED else wheels.for_page()
+    manifests = {f"{MODELS}/{m.id}/manifest.json": _model(m) for m in models}
+    with Step(f"Assembling {DIST.name}/"):
+        site = _packed() if INSTALLED else _own_files() | _npm_files() | _pyodide(files)
+        site[CATALOGUE] = shards.catalogue(site[CATALOGUE], manifests)
         site[VERSION] = version_module(site)
         site[PRECACHE] = precache(site)
         for name, data in site.items():
@@ -66,15 +69,19 @@ def _served(path: Path) -> bool:
     return not path.name.endswith(NOT_SERVED) and not path.name.startswith(".")
 
 
-def _own_files(manifests: dict[str, bytes]) -> dict[str, bytes]:
-    """What lies in web/ and worker/, with the catalogue's hashes filled in."""
+def _packed() -> dict[str, bytes]:
+    """What the installed package has of the site."""
+    return {path.as_posix(): (PACKED_SITE / path).read_bytes() for path in tree(PACKED_SITE)}
+
+
+def _own_files() -> dict[str, bytes]:
+    """What lies in web/ and worker/."""
     site: dict[str, bytes] = {}
     for folder, place in (("web", ""), ("worker", "worker/")):
         if not (ROOT / folder).is_dir():
             raise HostError(f"The folder {folder}/ is missing.")
         for path in tree(ROOT / folder, _served):
             site[place + path.as_posix()] = (ROOT / folder / path).read_bytes()
-    site[CATALOGUE] = shards.catalogue(site[CATALOGUE], manifests)
     return site
 
 
@@ -89,6 +96,8 @@ def _npm_files() -> dict[str, bytes]:
 
 
 def _pyodide(files: list[Path]) -> dict[str, bytes]:
+    from engine.host import runtime  # what it needs is not there in the installed package
+
     site = {f"pyodide/{path.name}": path.read_bytes() for path in files}
     site["pyodide/pyodide-lock.json"] = runtime.lock(NODE_MODULES / pins.PYODIDE_LOCK, files)
     return site

@@ -21,7 +21,7 @@ import uvicorn
 
 from engine.host import assemble, chromium, comparison, peers, pip, serve
 from engine.host.errors import HostError
-from engine.host.paths import CACHE, LOCK_TEST
+from engine.host.paths import CACHE, INSTALLED, LOCK_TEST
 
 if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Page, Playwright
@@ -151,6 +151,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise HostError("--runs should be at least 1.")
     parameters = {"tune": "1"} if arguments.kernels else {}
     parameters |= _parameters(arguments.set)
+    if INSTALLED and (arguments.peers or arguments.peers_site):
+        raise HostError("Peers are measured out of the repository only.")
     if arguments.peers_site:
         peers.write(arguments.peers_site)
         print(f"Written to {arguments.peers_site}", flush=True)

@@ -11,16 +11,17 @@ from pathlib import Path
 
 from engine.host import pip
 from engine.host.errors import HostError
-from engine.host.paths import LOCK_BUILD, ROOT, VENV, VENV_PYTHON
+from engine.host.paths import INSTALLED, LOCK_BUILD, ROOT, VENV, VENV_PYTHON
 from engine.host.process import run
 
 
 def main(arguments: list[str]) -> int:
     """The whole command line: enters the environment if need be, then runs the command."""
     try:
-        if Path(sys.prefix).resolve() != VENV.resolve():
+        if not INSTALLED and Path(sys.prefix).resolve() != VENV.resolve():
             return _continue_inside(arguments)
-        pip.install(LOCK_BUILD, "Installing the build tools")
+        if not INSTALLED:
+            pip.install(LOCK_BUILD, "Installing the build tools")
         from engine.host import cli  # only now are its imports there
 
         return cli.main(arguments)
@@ -30,6 +31,11 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         return 130
+
+
+def installed() -> int:
+    """The command `octavo` of the installed package."""
+    return main(sys.argv[1:])
 
 
 def _continue_inside(arguments: list[str]) -> int:

@@ -8,10 +8,11 @@ import sys
 import time
 
 from engine.host import npm, pip
+from engine.host.package import declarations
 from engine.host.paths import LOCK_TEST, NODE_MODULES, ROOT
 
 # Each with its tsconfig.json: they see different globals.
-JAVASCRIPT = ("web", "worker", "tests/bench/peers")
+JAVASCRIPT = ("web", "worker", "tests/bench/peers", "tests/types")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,7 @@ def main(arguments: argparse.Namespace) -> int:
     """The command; 1 if any check failed."""
     pip.install(LOCK_TEST, "Installing the test tools")
     npm.install(npm.ALL)
+    declarations.make()  # for tests/types
     failed = [name for name, command in _checks().items() if not _passes(name, command)]
     if failed:
         print("These checks failed: " + ", ".join(failed), flush=True)

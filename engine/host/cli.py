@@ -6,6 +6,8 @@ import argparse
 from dataclasses import dataclass
 from importlib import import_module
 
+from engine.host.paths import INSTALLED
+
 
 @dataclass(frozen=True)
 class Command:
@@ -15,14 +17,21 @@ class Command:
     module: str
     help: str
     passes_rest: bool = False  # all its arguments are handed on, in `arguments.rest`
+    is_packed: bool = False  # the installed package has it too
 
 
 COMMANDS = (
     Command("build", "assemble", "assemble dist/, the static site"),
-    Command("serve", "serve", "assemble dist/ and serve it"),
+    Command("serve", "serve", "serve the site, with a model", is_packed=True),
     Command("test", "testing", "install what the tests need, then run all of them", True),
-    Command("bench", "bench", "measure speed in Chromium"),
-    Command("convert", "convert.command", "convert a Hugging Face folder or a GGUF file"),
+    Command("bench", "bench", "measure speed in Chromium", is_packed=True),
+    Command(
+        "convert",
+        "convert.command",
+        "convert a Hugging Face folder or a GGUF file",
+        is_packed=True,
+    ),
+    Command("package", "package.command", "make the npm package and the Python wheel"),
     Command("check", "check", "ruff, mypy and tsc"),
 )
 
@@ -35,13 +44,15 @@ def main(words: list[str]) -> int:
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
-    for command in COMMANDS:
+    known = [command for command in COMMANDS if command.is_packed or not INSTALLED]
+    for command in known:
         wants_help = words[1:] in (["-h"], ["--help"])
         if command.passes_rest and words[:1] == [command.name] and not wants_help:
             return argparse.Namespace(command=command, rest=words[1:])
-    parser = argparse.ArgumentParser("build.py", description="Builds, serves and tests Octavo.")
+    program = "octavo" if INSTALLED else "build.py"
+    parser = argparse.ArgumentParser(program, description="An LLM in a browser tab.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in COMMANDS:
+    for command in known:
         sub = commands.add_parser(command.name, help=command.help, description=command.help)
         sub.set_defaults(command=command)
         if words[:1] == [command.name]:

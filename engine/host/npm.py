@@ -23,7 +23,7 @@ def install(scope: str, folder: Path = ROOT) -> None:
     wanted = fingerprint(folder, INPUTS)
     if stamp.is_file() and stamp.read_text() in (f"{ALL} {wanted}", f"{scope} {wanted}"):
         return
-    npm = _program("npm")
+    npm = find("npm")
     command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     if scope == SITE:
         command += ["--omit=dev", "--omit=optional"]
@@ -31,12 +31,19 @@ def install(scope: str, folder: Path = ROOT) -> None:
     stamp.write_text(f"{scope} {wanted}")
 
 
+def pack(package: Path, out: Path) -> None:
+    """Makes a tarball of the folder `package`, in the folder `out`."""
+    npm = find("npm")
+    command = [npm, "pack", "--ignore-scripts", "--pack-destination", str(out)]
+    run("Packing the npm package", command, _environment(npm), package)
+
+
 def node() -> str:
     """The node program: from the PATH, else from PyPI."""
-    return _program("node")
+    return find("node")
 
 
-def _program(name: str) -> str:
+def find(name: str) -> str:
     """`name` from the PATH if node and npm are both there, else the one that PyPI brings."""
     if shutil.which("node") and shutil.which("npm"):
         return str(shutil.which(name))

@@ -5,18 +5,34 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from engine.host import pins
+from engine.host.errors import HostError
 from engine.host.files import file_sha256
-from engine.host.paths import CACHE, VENV
+from engine.host.paths import CACHE, INSTALLED, LOCK_API, LOCK_CONVERT, LOCK_TEST, VENV
 from engine.host.process import run
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+# Extras of the installed package: their names, and the packages of the lock file that they are.
+EXTRAS = {
+    LOCK_API: ("api", ("numpy", "tokenizers")),
+    LOCK_CONVERT: ("convert", ("gguf", "numpy", "sentencepiece", "tokenizers")),
+    LOCK_TEST: ("bench", ("playwright",)),
+}
 
 
 def install(lock: Path, title: str) -> None:
-    """Installs a hash-pinned lock file into .venv, unless that very file is installed already."""
+    """Installs a hash-pinned lock file into .venv, unless that very file is installed already.
+
+    The installed package installs nothing: its user does, by the extra that HostError names.
+    """
+    if INSTALLED:
+        extra, packages = EXTRAS[lock]
+        if not all(map(find_spec, packages)):
+            raise HostError(f"This needs more packages: pip install 'octavo[{extra}]'")
+        return
     stamp = VENV / f"{lock.name}.installed"
     wanted = f"{file_sha256(lock)} {sys.version_info.major}.{sys.version_info.minor}\n"
     if stamp.is_file() and stamp.read_text() == wanted:

@@ -1,4 +1,4 @@
-"""`serve`: builds dist/ and serves it; with `--api`, answers of the engine on this machine too."""
+"""`serve`: builds the site and serves it; with `--api`, this machine's engine answers too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import OctavoError
-from engine.host import api, assemble
+from engine.host import api, assemble, own_model, pins
 from engine.host.errors import HostError
 from engine.host.progress import Step
 
@@ -42,15 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The address to serve at."""
     parser.add_argument("--host", default="127.0.0.1", help="default: only this machine")
     parser.add_argument("--port", type=int, default=8000, help="0 takes any free one")
+    parser.add_argument(
+        "--model", type=Path, metavar="FILE", help="a .gguf file, in place of the default model"
+    )
     api.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """The command; returns when the server is stopped with Ctrl-C."""
-    answering = api.open_api(arguments) if arguments.api else None
-    folder = assemble.build()
+    own = own_model.files_of(arguments.model) if arguments.model else []
+    answering = api.open_api(arguments, own) if arguments.api else None
+    folder = assemble.build(() if own else pins.MODELS)
+    routes = own_model.routes(folder, own) if own else []
+    routes += answering.routes() if answering else []
     listener = listen(arguments.host, arguments.port)
-    routes = answering.routes() if answering else []
     site = application(folder, routes=routes)
     config = uvicorn.Config(
         site, log_level="warning", lifespan="off", timeout_graceful_shutdown=SHUTDOWN_SECONDS

@@ -38,6 +38,12 @@ class SpecialTokens:
     space_prefix: bool = False
     named_eos: int | None = None
 
+    def begun(self, ids: list[int]) -> list[int]:
+        """The ids of a prompt, which begins as the model wants it."""
+        if not self.add_bos or self.bos is None or ids[:1] == [self.bos]:
+            return ids
+        return [self.bos, *ids]
+
 
 def tokenizer_json(metadata: dict[str, Any]) -> str:
     """A Hugging Face ``tokenizer.json`` equal to the tokenizer that the metadata describes.

@@ -90,10 +90,16 @@ def is_stop(value: Any) -> bool:
     )
 
 
+def is_ids(value: Any) -> bool:
+    is_id = is_whole(0, 500)
+    return isinstance(value, list) and all(id is not None and is_id(id) for id in value)
+
+
 # What each field may be; everything else is wrong.
 FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "generate": {
         "messages": lambda value: False,  # of what JUNK makes
+        "prompt": lambda value: value is None,  # messages are there
         "continues": lambda value: value is None,  # there is nothing to continue
         "model": is_one_of(None, ""),  # the default one is loaded
         "max_tokens": is_whole(1, 1 << 20),
@@ -120,6 +126,8 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     },
     "stop": {"target": is_whole(0, 2**53 - 1)},
     "unload": {"model": is_one_of(None, "")},
+    "tokenize": {"text": lambda value: isinstance(value, str), "model": is_one_of(None, "")},
+    "detokenize": {"ids": is_ids, "model": is_one_of(None, "")},
 }
 GOOD: dict[str, dict[str, Any]] = {
     "generate": {"messages": HELLO, "max_tokens": 8},
@@ -127,6 +135,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "measure": {"prefill": 2, "context": 2, "steps": 2},
     "stop": {"target": 0},
     "unload": {"model": ""},
+    "tokenize": {"text": "Hello"},
+    "detokenize": {"ids": [1, 2]},
 }
 WHOLE_ID = is_whole(0, 2**53 - 1)
 
@@ -156,7 +166,17 @@ def not_text(value: Any) -> bool:
 unknown_kinds = st.fixed_dictionaries(
     {"kind": JUNK.filter(lambda kind: not isinstance(kind, str) or kind not in KINDS)}
 ) | st.just({})
-KINDS = ("load", "generate", "stop", "reset", "status", "unload", "measure")
+KINDS = (
+    "load",
+    "generate",
+    "stop",
+    "reset",
+    "status",
+    "unload",
+    "measure",
+    "tokenize",
+    "detokenize",
+)
 missing = st.sampled_from(
     [{"kind": "generate"}, {"kind": "generate", "max_tokens": 3}, {"kind": "generate", "stop": []}]
 )

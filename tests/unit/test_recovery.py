@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from engine import loader, recovery
-from engine.answer import Answer
+from engine.answer import Answer, Stopped
 from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
 from engine.config import GenerateConfig, LoadConfig, MeasureConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.recovery import NOT_GIVEN, TOO_OFTEN, WRONG, News
+from engine.resident import Ready
 from tests.conftest import ROOT
 from tests.native import NativeHost
 from tests.unit.test_worker import Client
@@ -297,6 +298,27 @@ def test_a_loss_in_a_measurement(with_clock: Any) -> None:
         assert speed["burst"]
         assert len(host.asked) == 3
         assert (await answered(engine)).ids == PROMPT["ids"][:40]
+
+    asyncio.run(run())
+
+
+def test_a_loss_in_other_work_on_a_model(with_clock: Any) -> None:
+    async def run() -> None:
+        engine = Engine(with_clock(FlakyHost()))
+        await engine.load(LoadConfig(context=512), lambda *_: None)
+        models = []
+
+        async def work(ready: Ready, stopped: Stopped) -> int:
+            models.append(ready)
+            if len(models) == 1:
+                raise OctavoError("gpu.lost")
+            return len(models)
+
+        assert await engine.use(work, None) == 2
+        assert models[0] is not models[1]
+        with pytest.raises(ZeroDivisionError):
+            await engine.use(lambda *_: 1 // 0, None)  # type: ignore[arg-type]
+        assert engine.state == "ready"
 
     asyncio.run(run())
 

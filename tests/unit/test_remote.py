@@ -318,7 +318,12 @@ def test_models_here_and_there_side_by_side(server: ApiServer) -> None:
         await client.ask("load", model="there", device="remote", remote=remote(server))
         with pytest.raises(OctavoError):
             await client.ask("generate", model="here", **ASK)
-        for request in ({"kind": "measure", "prefill": 2, "context": 4, "steps": 2},):
+        for request in (
+            {"kind": "measure", "prefill": 2, "context": 4, "steps": 2},
+            {"kind": "generate", "prompt": "Once"},
+            {"kind": "tokenize", "text": "Once"},
+            {"kind": "detokenize", "ids": [1]},
+        ):
             with pytest.raises(OctavoError, match="remote server"):
                 await client.ask(**request)
         tools = [{"type": "function", "function": {"name": "f"}}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -433,5 +434,106 @@ def test_what_cannot_be_continued() -> None:
         assert (await client.ask("generate", continues=handle))["error"][
             "code"
         ] == "request.invalid"
+
+    asyncio.run(run())
+
+
+def test_a_raw_text_is_completed_without_a_template() -> None:
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        for prompt in (GOLDEN["prompt"], GOLDEN["prompt_ids"]):
+            id = client.send("generate", prompt=prompt, max_tokens=30)
+            value = (await client.ended(id))["value"]
+            assert value["ids"] == GOLDEN["ids"][:30]
+            assert value["text"] == client.texts(id) != ""
+            assert value["usage"]["prompt_tokens"] == len(GOLDEN["prompt_ids"])
+        part = (await client.ask("generate", prompt=GOLDEN["prompt"], max_tokens=12))["value"]
+        rest = (await client.ask("generate", continues=part["handle"], max_tokens=18))["value"]
+        assert part["ids"] + rest["ids"] == GOLDEN["ids"][:30]
+
+    asyncio.run(run())
+
+
+def test_a_raw_text_begins_as_the_model_wants_it() -> None:
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        model = ready_of(client.worker._engine).model
+        model.special = SpecialTokens(1, model.special.eos, True)
+
+        async def tokens(**prompt: Any) -> int:
+            value = (await client.ask("generate", max_tokens=1, **prompt))["value"]
+            count: int = value["usage"]["prompt_tokens"]
+            return count
+
+        ids = (await client.ask("tokenize", text="ship"))["value"]["ids"]
+        assert 1 not in ids
+        assert await tokens(prompt="ship") == len(ids) + 1
+        assert await tokens(prompt="<|im_start|>ship") == len(ids) + 1, "it is there already"
+        assert await tokens(prompt=ids) == len(ids), "ids are taken as they are"
+
+    asyncio.run(run())
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=30, deadline=None)
+def test_a_text_comes_back_from_its_ids(text: str) -> None:
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        ids = (await client.ask("tokenize", text=text))["value"]["ids"]
+        assert (await client.ask("detokenize", ids=ids))["value"] == {"text": text}
+
+    asyncio.run(run())
+
+
+def test_ids_of_control_tokens_and_broken_characters() -> None:
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        ids = (await client.ask("tokenize", text=GOLDEN["prompt"]))["value"]["ids"]
+        assert ids == GOLDEN["prompt_ids"]
+        text = (await client.ask("detokenize", ids=ids))["value"]["text"]
+        assert text == re.sub(r"<\|im_\w+\|>", "", GOLDEN["prompt"])
+        euro = (await client.ask("tokenize", text="€"))["value"]["ids"]
+        assert len(euro) > 1, "its bytes are tokens"
+        assert (await client.ask("detokenize", ids=euro[:1]))["value"]["text"] == "\ufffd"
+        assert (await client.ask("status"))["value"]["answers"] == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "code"),
+    [
+        ("generate", {"prompt": ""}, "prompt.empty"),
+        ("generate", {"prompt": []}, "prompt.empty"),
+        ("generate", {"prompt": 5}, "request.invalid"),
+        ("generate", {"prompt": ["a"]}, "request.invalid"),
+        ("generate", {"prompt": [1, -1]}, "request.invalid"),
+        ("generate", {"prompt": [1, 1 << 40]}, "request.invalid"),
+        ("generate", {"prompt": [1, 100_000]}, "request.invalid"),
+        ("generate", {"prompt": "a", "messages": HELLO}, "request.invalid"),
+        ("generate", {"prompt": "a", "model": "other"}, "engine.not_loaded"),
+        ("generate", {"prompt": "a " * 5000}, "prompt.too_long"),
+        ("tokenize", {}, "request.invalid"),
+        ("tokenize", {"text": 5}, "request.invalid"),
+        ("tokenize", {"text": "a", "model": "other"}, "engine.not_loaded"),
+        ("detokenize", {"ids": "a"}, "request.invalid"),
+        ("detokenize", {"ids": [True]}, "request.invalid"),
+        ("detokenize", {"ids": [100_000]}, "request.invalid"),
+        ("detokenize", {"ids": [], "model": "other"}, "engine.not_loaded"),
+    ],
+)
+def test_bad_texts_and_ids(kind: str, content: dict[str, Any], code: str) -> None:
+    async def run() -> None:
+        client = Client()
+        assert (await client.ask("tokenize", text="a"))["error"]["code"] == "engine.not_loaded"
+        await client.ask("load")
+        error = (await client.ask(kind, **content))["error"]
+        assert (error["code"], bool(error["message"])) == (code, True)
+        good = await client.ask("generate", prompt=GOLDEN["prompt"], max_tokens=8)
+        assert good["value"]["ids"] == GOLDEN["ids"][:8]
 
     asyncio.run(run())

@@ -1,0 +1,54 @@
+/** A program of somebody who uses the npm package: its types say what is right, and what is not. */
+
+import { Octavo, OctavoError } from "octavo";
+import type { ChatCompletionChunk, LoadOptions, LoadResult, TextCompletion } from "octavo";
+
+type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
+
+const options: LoadOptions = { model: "models/any.gguf", device: "auto", context: 4096 };
+const octavo = new Octavo({ workerUrl: "/octavo/worker/worker.mjs" });
+const loaded: LoadResult = await octavo.load(options, ({ stage, loaded, total }) => {
+  const share: number = loaded / total;
+  const isStage: Same<typeof stage, any> = false;
+  console.log(stage, share, isStage);
+});
+const context: number = loaded.model.context;
+const isContext: Same<typeof loaded.model.context, number> = true;
+
+const messages = [{ role: "user", content: "Hello!" }];
+const answer = await octavo.chat.completions.create({ messages, logprobs: true });
+const reason: "stop" | "length" | "cancelled" = answer.choices[0].finish_reason;
+const ids: number[] = answer.octavo.ids;
+for await (const chunk of octavo.chat.completions.create({ messages, stream: true })) {
+  const isChunk: Same<typeof chunk, ChatCompletionChunk> = true;
+  const text: string | undefined = chunk.choices[0].delta.content;
+  console.log(isChunk, text);
+}
+
+const { signal } = new AbortController();
+const raw: TextCompletion = await octavo.completions.create({ prompt: [1, 2], signal, logprobs: 2 });
+for await (const chunk of octavo.completions.create({ prompt: "Once", stream: true })) {
+  const text: string = chunk.choices[0].text;
+  console.log(text);
+}
+const tokens = await octavo.tokenize("ship", { model: "any" });
+const areTokens: Same<typeof tokens, number[]> = true;
+const text: string = await octavo.detokenize(tokens);
+const { models } = await octavo.models();
+const bytes: number = models[0].kept_bytes;
+const error = new OctavoError("internal", "It failed.");
+const hint: string = error.hint;
+console.log(context, isContext, reason, ids, raw, areTokens, text, bytes, hint);
+
+// @ts-expect-error a device of another name
+await octavo.load({ device: "tpu" });
+// @ts-expect-error a conversation is a list
+await octavo.chat.completions.create({ messages: "Hello!" });
+// @ts-expect-error a temperature is a number
+await octavo.completions.create({ prompt: "Once", temperature: "hot" });
+// @ts-expect-error a conversation's options have no prompt
+await octavo.chat.completions.create({ prompt: "Once" });
+// @ts-expect-error a raw text has no messages
+await octavo.completions.create({ messages });
+// @ts-expect-error ids, not a text
+await octavo.detokenize("ship");
