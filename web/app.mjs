@@ -47,7 +47,6 @@ const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("
     update();
   },
 });
-const settingsDialog = new SettingsDialog(settings, applySettings);
 
 /** @type {State} */
 let state = "loading";
@@ -67,6 +66,7 @@ async function main() {
   addEventListener("unhandledrejection", ({ reason }) => showError(reason));
   connect();
   new ModelsDialog(octavo, choose, showError);
+  new SettingsDialog(settings, applySettings);
   sidebar.refresh();
   talk.resume().catch(showError);
   await load();
@@ -217,7 +217,7 @@ function showLoaded({ device, model, memory_bytes }) {
   const { reason } = device;
   notice.textContent = reason ? t("notice_cpu_because", { reason }) : t("notice_cpu");
   stats.show({ memory_bytes, context: model.context });
-  settingsDialog.recommended = model.sampling;
+  settings.recommended = model.sampling;
 }
 
 function showSuggestions() {

@@ -43,6 +43,10 @@ export class Branches {
     return path;
   }
 
+  toJSON() {
+    return { head: this.head, messages: [...this.#messages.values()] };
+  }
+
   get isEmpty() {
     return this.#messages.size === 0;
   }

@@ -35,7 +35,7 @@ export const SETTINGS = [
   { name: "max_tokens", group: "answer", min: 1, max: 131_072, whole: true },
   { name: "context_full", group: "answer", choices: ["stop", "slide"], prefix: "full" },
   { name: "device", group: "load", choices: ["auto", "gpu", "cpu"], prefix: "on" },
-  { name: "context", group: "load", min: 16, max: 131_072, whole: true, neutral: 4096 },
+  { name: "context", group: "load", min: 16, max: 131_072, whole: true, neutral: 2048 },
   { name: "kv_bytes", group: "load", min: 1, max: 65_536, whole: true, unit: 1e6 },
   { name: "theme", group: "page", choices: ["auto", "light", "dark"], prefix: "theme" },
   { name: "language", group: "page", choices: ["auto", "en", "zh"], prefix: "language" },
@@ -50,6 +50,8 @@ export class Settings {
   #kept = read();
   /** What the address says; numbers that are none are left out. */
   address = fromAddress();
+  /** What the model's file recommends. @type {Record<string, number>} */
+  recommended = {};
 
   /** What the visitor has set. */
   get kept() {

@@ -21,8 +21,6 @@ export class SettingsDialog {
   #fields = new Map();
   #settings;
   #changed;
-  /** What the model's file recommends. @type {Record<string, number>} */
-  recommended = {};
 
   /**
    * @param {Settings} settings
@@ -62,7 +60,7 @@ export class SettingsDialog {
     const { name, maxLength } = setting;
     const row = element("div", maxLength ? "setting setting-long" : "setting");
     const label = element("label", "", t(`setting_${name}`));
-    const field = fieldOf(setting, this.recommended);
+    const field = fieldOf(setting, this.#settings.recommended);
     const hint = element("p", "hint", t(`hint_${name}`));
     field.id = field.dataset.testid = `setting-${name.replaceAll("_", "-")}`;
     hint.id = `${field.id}-hint`;

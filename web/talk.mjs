@@ -26,6 +26,8 @@ import { Transcript } from "./transcript.mjs";
 const OPEN_KEY = "octavo-conversation"; // of this tab
 const STATS_INTERVAL_MS = 250;
 const KEEP_INTERVAL_MS = 2000; // of an answer that grows: a tab may be closed at any time
+const AGAIN_TEMPERATURE = 0.7; // the likeliest answer again would be the same one
+const SEEDS = 2 ** 32;
 const LOST = ["internal", "gpu.lost", "engine.not_loaded"];
 
 export class Talk {
@@ -135,11 +137,9 @@ export class Talk {
     if (!whole) return this.reset();
     if (this.#isAnswering) return;
     const branches = new Branches(id, whole.messages, open.branches.head);
-    const looks = (/** @type {Branches} */ of) =>
-      JSON.stringify(of.path.map((message) => [message, of.siblings(message).length]));
-    const isSame = looks(branches) === looks(open.branches);
+    if (JSON.stringify(branches) === JSON.stringify(open.branches)) return;
     this.#open = { branches, isKept: true };
-    if (!isSame) this.#shown();
+    this.#shown();
   }
 
   /** @param {Open} open */
@@ -225,6 +225,23 @@ export class Talk {
   }
 
   /**
+   * How to draw: another answer to the same question is drawn otherwise.
+   *
+   * @param {Message} answer
+   * @returns {import("./client.mjs").CompletionOptions}
+   */
+  #sampling(answer) {
+    const { system: _, ...sampling } = this.#settings.of("answer");
+    const again = this.#open.branches.siblings(answer).indexOf(answer);
+    if (again > 0) {
+      sampling.seed = (Number(sampling.seed ?? 0) + again) % SEEDS;
+      sampling.temperature ??= this.#settings.recommended.temperature ?? AGAIN_TEMPERATURE;
+    }
+    if (this.#slides) sampling.context_full = "slide";
+    return sampling;
+  }
+
+  /**
    * Shows and keeps an answer and its end. It never rejects: failures are shown.
    *
    * @param {Message} answer
@@ -254,9 +271,7 @@ export class Talk {
    * @returns {Promise<Chunk>} the last chunk
    */
   async #stream(answer, reply, from) {
-    const { system: _, ...sampling } = this.#settings.of("answer");
-    if (this.#slides) sampling.context_full = "slide";
-    const request = { ...sampling, ...from, stream: /** @type {const} */ (true) };
+    const request = { ...this.#sampling(answer), ...from, stream: /** @type {const} */ (true) };
     const sent = performance.now();
     const thought = answer.thought_ms ?? 0;
     let [first, shown, kept, thinks] = [0, 0, sent, 0];
