@@ -77,9 +77,15 @@ export class Talk {
     return this.#open.branches.head === null;
   }
 
-  /** @param {string} question */
+  /**
+   * A question without an answer, because a tab was closed or another one is at it, stays a branch.
+   *
+   * @param {string} question
+   */
   ask(question) {
-    this.#start(() => this.#ask(question, this.#open.branches.head));
+    const { branches } = this.#open;
+    const last = branches.get(branches.head);
+    this.#start(() => this.#ask(question, last?.role === "user" ? last.parent : branches.head));
   }
 
   /** @param {{ask: boolean, browse: boolean}} can */

@@ -117,7 +117,7 @@ def tiny_page(site: Path, plain_chromium: Any) -> Iterator[Chat]:
     page = context.new_page()
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
-    query = "model=models/tiny/manifest.json&device=cpu&max_tokens=24"
+    query = "model=models/tiny/manifest.json&device=cpu&activations=f32&max_tokens=24"
     yield Chat(page, server, f"{server.url}/?{query}").open().wait_for("ready")
     context.close()
     server.close()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.browser.chat import Chat
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.browser
+# A question that the model answers at length.
+LONG = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))["prompts"][0][
+    "messages"
+][0]["content"]
 # Notes requests. With `ms`, real text comes character by character, with that much time between;
 # with `long`, there is more of it.
 PACE = """({ms = 0, long = false}) => {
@@ -107,7 +113,7 @@ def test_another_answer_is_a_branch_drawn_otherwise(chat: Chat) -> None:
 
 def test_escape_stops_unless_it_closes_something(chat: Chat) -> None:
     chat.page.evaluate(PACE, {"long": True})
-    chat.send("Where is the sea?")
+    chat.send(LONG)
     chat.until("document.querySelector('.answer')?.innerText.trim().length > 0")
     assert chat.page.get_by_test_id("edit").is_disabled()
     chat.hook("open-settings").click()
@@ -124,13 +130,14 @@ def test_another_conversation_ends_the_answer_and_keeps_it(chat: Chat) -> None:
     chat.ask("And the rain?")
     chat.hook("reset").click()
     chat.page.evaluate(PACE, {"long": True})
-    chat.send("Where is the sea?")
+    chat.send(LONG)
     chat.until("document.querySelector('.answer')?.innerText.trim().length > 1")
     chat.page.get_by_test_id("conversation-open").filter(has_text="rain").click()
+    chat.until("document.querySelector('[data-testid=question]').innerText.includes('rain')")
     chat.wait_for("ready")
     assert texts(chat, "question") == ["And the rain?"]
-    chat.page.get_by_test_id("conversation-open").filter(has_text="sea").click()
-    chat.until("document.querySelector('[data-testid=question]').innerText.includes('sea')")
+    chat.page.get_by_test_id("conversation-open").filter(has_not_text="rain").click()
+    chat.until("!document.querySelector('[data-testid=question]').innerText.includes('rain')")
     assert chat.answer, "what there was of the answer"
     assert chat.page.locator(".finish").inner_text() == "Stopped."
 
