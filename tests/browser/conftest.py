@@ -18,7 +18,8 @@ from tests.conftest import BROWSER_FLAGS, GPU_FLAGS, ROOT, StaticServer
 TINY_SHARD = 40_000
 # Deletes all conversations that pages keep, behind the back of this one.
 FORGET = """async () => {
-  const done = (request) => new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
+  const done = (request) =>
+    new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
   const db = await done(indexedDB.open('octavo-conversations'));
   for (const name of db.objectStoreNames) {
     await done(db.transaction(name, 'readwrite').objectStore(name).clear());

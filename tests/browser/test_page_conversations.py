@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser.chat import Chat
-from tests.browser.test_page_messages import texts
+from tests.browser.test_page_messages import PACE, texts
 
 pytestmark = pytest.mark.browser
 SEA, RAIN = "Where is the sea?", "And the rain?"
@@ -42,7 +42,9 @@ def titles(chat: Chat) -> list[str]:
 
 def until_titles(chat: Chat, *expected: str) -> None:
     shown = "[...document.querySelectorAll('[data-testid=conversation-open]')]"
-    chat.until(f"JSON.stringify({shown}.map((e) => e.textContent)) === {json.dumps(js(expected))}")
+    chat.until(
+        f"JSON.stringify({shown}.map((e) => e.textContent)) === {json.dumps(js(expected))}", 30
+    )
 
 
 def js(value: object) -> str:
@@ -51,7 +53,7 @@ def js(value: object) -> str:
 
 
 def until_answers(chat: Chat, count: int) -> None:
-    chat.until(f"document.querySelectorAll('[data-testid=answer]').length === {count}")
+    chat.until(f"document.querySelectorAll('[data-testid=answer]').length === {count}", 30)
 
 
 def menu(chat: Chat, title: str, entry: str) -> None:
@@ -237,14 +239,16 @@ def test_two_tabs_lose_nothing_of_each_other(tiny_chat: Chat, other: Chat) -> No
     assert texts(chat, "question") == [SEA, RAIN]
 
     # both at once, from the same place: two branches
-    for page, text in ((chat, "Here?"), (other, "There?")):
-        page.hook("prompt").fill(text)
-    for page in (chat, other):
-        page.hook("prompt").press("Enter")
-    for page in (chat, other):
-        page.until("document.querySelectorAll('[data-testid=answer]').length === 3")
+    chat.page.evaluate(PACE, {"ms": 30})
+    other.hook("prompt").fill("There?")
+    chat.send("Here?")
+    other.hook("prompt").press("Enter")
+    for page, branch in ((chat, "1/2"), (other, "2/2")):
         page.wait_for("ready")
-        page.until("document.querySelector('[data-testid=branch]')?.textContent === '2/2'")
+        until_answers(page, 3)
+        page.until(
+            f"document.querySelector('[data-testid=branch]')?.textContent === '{branch}'", 20
+        )
     kept = chat.page.evaluate(KEPT)
     assert sorted(text for role, text in kept if role == "user") == sorted(
         [SEA, RAIN, "Here?", "There?"]

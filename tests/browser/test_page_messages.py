@@ -157,7 +157,9 @@ def test_an_answer_survives_a_reload_as_far_as_it_got(chat: Chat) -> None:
 def test_copy_and_the_token_counter(chat: Chat) -> None:
     assert chat.hook("stats").get_attribute("data-tokens") is None
     chat.ask("Where is the sea?")
-    usage = chat.complete([{"role": "user", "content": "Where is the sea?"}], max_tokens=24)["usage"]
+    usage = chat.complete([{"role": "user", "content": "Where is the sea?"}], max_tokens=24)[
+        "usage"
+    ]
     assert chat.hook("stats").get_attribute("data-tokens") == str(usage["total_tokens"])
     context = chat.status()["model"]["context"]
     assert f"{usage['total_tokens']} of {context:,} tokens" in chat.hook("stats").inner_text()

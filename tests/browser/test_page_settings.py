@@ -112,7 +112,7 @@ def test_theme_and_language(tiny_chat: Chat) -> None:
 
 
 # What is cut off or must be scrolled to sideways.
-WIDER = """() => [document.documentElement, ...document.querySelectorAll('main, dialog[open], .side')]
+WIDER = """() => [...document.querySelectorAll('html, main, dialog[open], .side')]
   .filter((e) => e.checkVisibility() && e.scrollWidth > Math.min(e.clientWidth + 1, innerWidth))
   .map((e) => e.id || e.tagName)"""
 
