@@ -10,7 +10,7 @@ import { Settings } from "./settings.mjs";
 import { SettingsDialog } from "./settings_dialog.mjs";
 import { Sidebar } from "./sidebar.mjs";
 import { StatsView } from "./stats.mjs";
-import { Talk } from "./talk.mjs";
+import { notKept, Talk } from "./talk.mjs";
 import { autosize, byId, byTestId, element, stickToBottom } from "./dom.mjs";
 
 /**
@@ -35,7 +35,7 @@ const store = new Conversations((id, elsewhere) => {
   sidebar.refresh();
   if (elsewhere) talk.refresh(id).catch(showError);
 });
-const sidebar = new Sidebar(store, { open, removed, fail: showError });
+const sidebar = new Sidebar(store, { open, removed, fail: (error) => showError(notKept(error)) });
 const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("scroll")), {
   setState,
   showStats: (news) => stats.show(news),

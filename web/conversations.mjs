@@ -32,7 +32,18 @@ export class Conversations {
 
   /** @param {(id: string, elsewhere: boolean) => void} changed is called after each change, in any tab */
   constructor(changed) {
-    this.#opening = openDB(NAME, VERSION, {
+    this.#opening = this.#openDatabase();
+    this.#opening.catch(() => {}); // each use rejects
+    this.#changed = (id) => {
+      this.#channel.postMessage(id);
+      changed(id, false);
+    };
+    this.#channel.onmessage = ({ data }) => changed(data, true);
+  }
+
+  /** Rejects where storage is blocked. @returns {Promise<any>} */
+  async #openDatabase() {
+    return openDB(NAME, VERSION, {
       upgrade(db) {
         db.createObjectStore("conversations", { keyPath: "id" }).createIndex("updated", "updated");
         db.createObjectStore("messages", { keyPath: "id" })
@@ -40,12 +51,6 @@ export class Conversations {
       },
       blocking: async () => (await this.#opening).close(), // another tab has a newer page
     });
-    this.#opening.catch(() => {}); // each use rejects
-    this.#changed = (id) => {
-      this.#channel.postMessage(id);
-      changed(id, false);
-    };
-    this.#channel.onmessage = ({ data }) => changed(data, true);
   }
 
   /**

@@ -396,11 +396,18 @@ export class Talk {
    * @param {Promise<void>} writing
    */
   #keep(writing) {
-    writing.catch((error) => {
-      const message = t("not_kept", { reason: String(error?.message ?? error) });
-      this.#host.showError(new OctavoError("conversation.not_kept", message));
-    });
+    writing.catch((error) => this.#host.showError(notKept(error)));
   }
+}
+
+/**
+ * The error to show when the browser does not let conversations be kept.
+ *
+ * @param {any} error
+ */
+export function notKept(error) {
+  const message = t("not_kept", { reason: String(error?.message ?? error) });
+  return new OctavoError("conversation.not_kept", message);
 }
 
 /** @returns {Open} */

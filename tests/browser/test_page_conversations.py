@@ -208,6 +208,26 @@ def test_hostile_files_are_refused_with_a_sentence(tiny_chat: Chat) -> None:
     assert tiny_chat.page.evaluate("Object.prototype.title") is None
 
 
+def test_a_page_that_may_keep_nothing_answers_all_the_same(
+    open_chat: Callable[..., Chat], plain_chromium: Any
+) -> None:
+    context = plain_chromium.new_context()
+    context.add_init_script(
+        """for (const name of ['indexedDB', 'localStorage', 'sessionStorage']) {
+          const get = () => { throw new DOMException('blocked', 'SecurityError'); };
+          Object.defineProperty(window, name, {get});
+        }"""
+    )
+    query = "model=models/tiny/manifest.json&device=cpu&max_tokens=24"
+    chat = open_chat(query, context=context).wait_for("ready")
+    first = chat.ask(SEA)
+    assert chat.error_code() == "conversation.not_kept"
+    chat.ask(RAIN)
+    assert texts(chat, "answer")[0] == first
+    assert chat.page.get_by_test_id("answer").count() == 2
+    context.close()
+
+
 @pytest.fixture
 def other(tiny_chat: Chat) -> Any:
     """Another tab of the same browser."""

@@ -16,15 +16,16 @@ LONG = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))
     "messages"
 ][0]["content"]
 # Notes requests. With `ms`, real text comes character by character, with that much time between;
-# with `long`, there is more of it.
-PACE = """({ms = 0, long = false}) => {
+# with `endless`, it does not end.
+PACE = """({ms = 0, endless = false}) => {
   const { completions } = octavo.chat;
   window.create ??= completions.create;
   window.sent = [];
   completions.create = (options) => {
     if (!options.stream) return window.create(options);
     window.sent.push(structuredClone(options));
-    const stream = window.create(long ? {...options, max_tokens: 1900} : options);
+    const more = {max_tokens: 1 << 20, context_full: 'slide'};
+    const stream = window.create(endless ? {...options, ...more} : options);
     if (!ms) return stream;
     return (async function* () {
       for await (const chunk of stream) {
@@ -112,7 +113,7 @@ def test_another_answer_is_a_branch_drawn_otherwise(chat: Chat) -> None:
 
 
 def test_escape_stops_unless_it_closes_something(chat: Chat) -> None:
-    chat.page.evaluate(PACE, {"long": True})
+    chat.page.evaluate(PACE, {"endless": True})
     chat.send(LONG)
     chat.until("document.querySelector('.answer')?.innerText.trim().length > 0")
     assert chat.page.get_by_test_id("edit").is_disabled()
@@ -129,7 +130,7 @@ def test_escape_stops_unless_it_closes_something(chat: Chat) -> None:
 def test_another_conversation_ends_the_answer_and_keeps_it(chat: Chat) -> None:
     chat.ask("And the rain?")
     chat.hook("reset").click()
-    chat.page.evaluate(PACE, {"long": True})
+    chat.page.evaluate(PACE, {"endless": True})
     chat.send(LONG)
     chat.until("document.querySelector('.answer')?.innerText.trim().length > 1")
     chat.page.get_by_test_id("conversation-open").filter(has_text="rain").click()

@@ -145,5 +145,5 @@ def test_a_narrow_window_has_a_drawer_and_no_sideways_scrolling(tiny_chat: Chat)
     assert page.evaluate(WIDER) == []
     chat.hook("settings-close").click()
     page.set_viewport_size({"width": 1280, "height": 800})
-    assert side.is_visible()
+    chat.until("document.querySelector('#side').checkVisibility()")
     assert not opener.is_visible()
