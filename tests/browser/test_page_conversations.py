@@ -262,6 +262,7 @@ def test_two_tabs_lose_nothing_of_each_other(tiny_chat: Chat, other: Chat) -> No
     chat.page.evaluate(PACE, {"ms": 30})
     other.hook("prompt").fill("There?")
     chat.send("Here?")
+    other.until("document.querySelectorAll('[data-testid=question]').length === 3", 20)
     other.hook("prompt").press("Enter")
     for page, branch in ((chat, "1/2"), (other, "2/2")):
         page.wait_for("ready")
