@@ -270,6 +270,8 @@ def test_two_tabs_lose_nothing_of_each_other(tiny_chat: Chat, other: Chat) -> No
         page.until(
             f"document.querySelector('[data-testid=branch]')?.textContent === '{branch}'", 20
         )
+    assert texts(chat, "question") == [SEA, RAIN, "Here?"]
+    assert texts(other, "question") == [SEA, RAIN, "There?"]
     kept = chat.page.evaluate(KEPT)
     assert sorted(text for role, text in kept if role == "user") == sorted(
         [SEA, RAIN, "Here?", "There?"]
