@@ -1,95 +1,79 @@
 /** The page: shows what the client reports and passes on what the visitor does. Only DOM here. */
 
 import { Octavo, OctavoError } from "./client.mjs";
-import { loadLocale, list, number, t } from "./locale.mjs";
-import { MarkdownView } from "./markdown.mjs";
+import { Conversations } from "./conversations.mjs";
+import { loadLocale, list, t } from "./locale.mjs";
 import { ModelsDialog } from "./models.mjs";
 import { installOffline, keepStorage } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
+import { Settings } from "./settings.mjs";
+import { SettingsDialog } from "./settings_dialog.mjs";
+import { Sidebar } from "./sidebar.mjs";
+import { StatsView } from "./stats.mjs";
+import { notKept, Talk } from "./talk.mjs";
 import { autosize, byId, byTestId, element, stickToBottom } from "./dom.mjs";
 
 /**
  * @typedef {"loading" | "ready" | "generating" | "error" | "stopped"} State
- * @typedef {import("./client.mjs").ChatCompletionChunk} Chunk
  * @typedef {import("./client.mjs").LoadResult} LoadResult
  */
 
-const STATS_INTERVAL_MS = 250;
 const MODEL_KEY = "octavo-model";
 
 const prompt = /** @type {HTMLTextAreaElement} */ (byTestId("prompt"));
 const send = /** @type {HTMLButtonElement} */ (byTestId("send"));
 const stop = byTestId("stop");
 const status = byTestId("status");
-const stats = byTestId("stats");
 const errorArea = byTestId("error");
-const log = byId("log");
-const follow = stickToBottom(byId("scroll"));
-const options = addressOptions();
+const settings = new Settings();
 
-const octavo = new Octavo(options.load);
+const octavo = new Octavo(settings.addressLoad);
 Object.assign(window, { octavo });
 const progress = new ProgressView(byTestId("progress"), octavo);
+const stats = new StatsView();
+const store = new Conversations((id, elsewhere) => {
+  sidebar.refresh();
+  if (elsewhere) talk.refresh(id).catch(showError);
+});
+const sidebar = new Sidebar(store, { open, removed, fail: (error) => showError(notKept(error)) });
+const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("scroll")), {
+  setState,
+  showStats: (news) => stats.show(news),
+  showError,
+  hideError: () => (errorArea.hidden = true),
+  giveBack,
+  opened: () => {
+    sidebar.setCurrent(talk.id);
+    update();
+  },
+});
 
 /** @type {State} */
 let state = "loading";
-/** @type {{role: string, content: string}[]} */
-let messages = [];
-/** Grows with each reset: an answer of an earlier conversation has nothing to show. */
-let conversation = 0;
-/** The answer being generated, if any. */
-let answering = Promise.resolve();
 /** The load under way, if any. */
 let loading = Promise.resolve();
 let sendWhenReady = false;
+/** What was loaded last. @type {LoadResult | undefined} */
+let loaded;
 /** The model to load. @type {import("./models.mjs").Choice} */
-let choice = options.load.model ? {} : rememberedChoice();
+let choice = settings.address.model ? {} : rememberedChoice();
 
 main();
 
 async function main() {
-  await loadLocale();
+  showTheme();
+  await showLanguage();
   addEventListener("unhandledrejection", ({ reason }) => showError(reason));
   connect();
   octavo.addEventListener("recovery", (event) => {
     showRecovery(/** @type {CustomEvent<import("../worker/protocol.mjs").Recovery>} */ (event).detail);
   });
   new ModelsDialog(octavo, choose, showError);
-  showSuggestions();
+  new SettingsDialog(settings, applySettings);
+  sidebar.refresh();
+  talk.resume().catch(showError);
   await load();
   await installOffline();
-}
-
-/** What the page's address asks for; numbers that are none are left out. */
-function addressOptions() {
-  const address = new URLSearchParams(location.search);
-  const text = (/** @type {string} */ name) => address.get(name) || undefined;
-  const numeric = (/** @type {string} */ name) => {
-    const value = Number.parseFloat(address.get(name) ?? "");
-    return Number.isFinite(value) ? value : undefined;
-  };
-  return {
-    load: /** @type {import("./client.mjs").LoadOptions} */ (defined({
-      model: text("model"),
-      device: text("device"),
-      context: numeric("context"),
-      kv_tokens: numeric("kv_tokens"),
-      kv_bytes: numeric("kv_bytes"),
-      activations: text("activations"),
-      remote: text("remote") && { url: text("remote") },
-    })),
-    generate: defined({
-      temperature: numeric("temperature"),
-      seed: numeric("seed"),
-      max_tokens: numeric("max_tokens"),
-      context_full: /** @type {"stop" | "slide" | undefined} */ (text("context_full")),
-    }),
-  };
-}
-
-/** @param {object} fields */
-function defined(fields) {
-  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
 }
 
 function connect() {
@@ -106,7 +90,8 @@ function connect() {
   prompt.addEventListener("input", update);
   autosize(prompt);
   addEventListener("keydown", ({ key }) => {
-    if (key === "Escape" && state === "generating") octavo.stop();
+    const isElsewhere = document.querySelector("dialog[open], :popover-open"); // closed by Escape
+    if (key === "Escape" && state === "generating" && !isElsewhere) octavo.stop();
   });
   stop.addEventListener("click", () => {
     octavo.stop();
@@ -145,7 +130,30 @@ function update() {
   send.hidden = state === "generating";
   stop.hidden = state !== "generating";
   byId("queued").hidden = !sendWhenReady;
-  byId("welcome").hidden = messages.length > 0;
+  byId("welcome").hidden = !talk.isEmpty;
+  talk.enable({ ask: canSend, browse: state !== "generating" });
+}
+
+function showTheme() {
+  document.documentElement.dataset.theme = String(settings.of("page").theme ?? "auto");
+}
+
+async function showLanguage() {
+  await loadLocale(String(settings.of("page").language ?? ""));
+  showSuggestions();
+  if (loaded) showLoaded(loaded);
+  update();
+}
+
+/** @param {Set<import("./settings.mjs").Group>} changed */
+async function applySettings(changed) {
+  if (changed.has("page")) {
+    showTheme();
+    await showLanguage();
+    talk.show();
+    sidebar.refresh();
+  }
+  if (changed.has("load")) await choose(choice);
 }
 
 /** @returns {import("./models.mjs").Choice} what was chosen on the last visit */
@@ -165,7 +173,7 @@ function rememberedChoice() {
 async function choose(wanted) {
   choice = wanted;
   if (state === "loading" || state === "generating") await octavo.stop();
-  await Promise.all([loading, answering]);
+  await Promise.all([loading, talk.answering]);
   await load();
   if (state !== "ready" || typeof wanted.model !== "string") return;
   try {
@@ -182,10 +190,13 @@ function load() {
 
 async function loadChoice() {
   errorArea.hidden = true;
+  talk.forgetUnfinished();
   progress.start();
   setState("loading");
   try {
-    showLoaded(await octavo.load(choice, (event) => progress.show(event)));
+    const wanted = { ...settings.of("load"), ...choice };
+    loaded = await octavo.load(wanted, (event) => progress.show(event));
+    showLoaded(loaded);
     setState("ready");
   } catch (error) {
     setState("error");
@@ -204,7 +215,8 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
     byId("notice").hidden = false;
   }
   if (kept) keepStorage();
-  showStats({ memory_bytes });
+  stats.show({ memory_bytes, context: model.context || undefined });
+  settings.recommended = model.sampling;
 }
 
 /**
@@ -238,6 +250,7 @@ function showDevice(device) {
 }
 
 function showSuggestions() {
+  byId("suggestions").replaceChildren();
   for (const text of list("suggestions")) {
     const button = element("button", "suggestion", text);
     button.setAttribute("type", "button");
@@ -260,251 +273,49 @@ function submit() {
   prompt.value = "";
   prompt.dispatchEvent(new Event("input"));
   focusPrompt();
-  answering = answer(text);
+  talk.ask(text);
 }
 
-/**
- * One turn of the conversation.
- *
- * @param {string} question
- */
-async function answer(question) {
-  log.querySelector("[data-testid=continue]")?.remove(); // only the last answer can go on
-  const turn = showTurn(question);
-  messages.push({ role: "user", content: question });
-  await respond(turn, question, { messages });
-}
-
-/**
- * An answer that was stopped or ended by its length goes on.
- *
- * @param {Turn} turn
- * @param {number} continues
- */
-async function goOn(turn, continues) {
-  if (turn.full) options.generate.context_full = "slide";
-  messages.pop(); // comes back with what is added to it
-  turn.foot.replaceChildren();
-  turn.answer.ariaBusy = "true";
-  await respond(turn, "", { continues });
-}
-
-/**
- * Shows an answer and its end. It never rejects: failures are shown.
- *
- * @param {Turn} turn
- * @param {string} question
- * @param {From} from
- */
-async function respond(turn, question, from) {
-  const mine = conversation;
-  errorArea.hidden = true;
-  setState("generating");
-  try {
-    const last = await stream(turn, from);
-    if (mine === conversation) finishTurn(turn, last);
-  } catch (error) {
-    if (mine === conversation) failTurn(turn, question, error);
-  }
-}
-
-/** @typedef {{messages: typeof messages} | {continues: number}} From */
-
-/**
- * Shows the answer as it comes.
- *
- * @param {Turn} turn
- * @param {From} from
- * @returns {Promise<Chunk>} the last chunk
- */
-async function stream({ view, reasoning, thought }, from) {
-  const request = { ...options.generate, ...from, stream: /** @type {const} */ (true) };
-  const sent = performance.now();
-  let first = 0;
-  let shown = 0;
-  /** @type {Chunk | undefined} */
-  let last;
-  for await (const chunk of octavo.chat.completions.create(request)) {
-    last = chunk;
-    const { content, reasoning_content } = chunk.choices[0].delta;
-    if (content) view.append(content);
-    if (reasoning_content) {
-      thought.append(reasoning_content);
-      reasoning.hidden = false;
-      follow();
-    }
-    const { num_tokens } = chunk.octavo;
-    const now = performance.now();
-    if (num_tokens) first ||= now;
-    if (first && now - Math.max(first, shown) > STATS_INTERVAL_MS) {
-      shown = now;
-      const tokens_per_s = ((num_tokens - 1) / (now - first)) * 1000;
-      showStats({ ttft_ms: first - sent, tokens_per_s });
-    }
-  }
-  return /** @type {Chunk} */ (last);
-}
-
-/**
- * @typedef {object} Turn
- * @property {HTMLElement[]} elements
- * @property {HTMLElement} reasoning hidden until there is some
- * @property {HTMLElement} thought the text in it
- * @property {HTMLElement} answer
- * @property {HTMLElement} foot
- * @property {MarkdownView} view
- * @property {boolean} [full] it ended because the context was full
- */
-
-/**
- * @param {string} question
- * @returns {Turn}
- */
-function showTurn(question) {
-  const asked = element("article", "question");
-  asked.append(element("span", "aside", t("you")), element("p", "text", question));
-  const answered = element("article", "reply");
-  const reasoning = element("details", "reasoning");
-  reasoning.dataset.testid = "reasoning";
-  reasoning.hidden = true;
-  const thought = element("p", "text");
-  reasoning.append(element("summary", "", t("reasoning")), thought);
-  const answer = element("div", "answer");
-  answer.dataset.testid = "answer";
-  answer.ariaBusy = "true";
-  const foot = element("p", "reply-foot");
-  answered.append(element("span", "aside", t("assistant")), reasoning, answer, foot);
-  log.append(asked, answered);
-  follow(true);
-  const view = new MarkdownView(answer, () => follow());
-  return { elements: [asked, answered], reasoning, thought, answer, foot, view };
-}
-
-/**
- * @param {Turn} turn
- * @param {Chunk} last
- */
-function finishTurn(turn, last) {
-  const { finish_reason } = last.choices[0];
-  const { timing, handle, code } = last.octavo;
-  endTurn(turn);
-  if (finish_reason !== "stop") {
-    turn.foot.append(element("span", "finish", t(`finish_${code ?? finish_reason}`)));
-    // Whoever goes on in a full context lets it slide, from now on.
-    turn.full = code === "context.full";
-    if (handle !== undefined && hasText(turn)) turn.foot.append(continueButton(turn, handle));
-  }
-  follow();
-  if (timing) showStats({ ttft_ms: timing.ttft_ms, tokens_per_s: timing.decode_tokens_per_s });
-  setState(finish_reason === "cancelled" ? "stopped" : "ready");
-  octavo.status().then(showStats, () => {});
-}
-
-/**
- * What has been answered stays; a question without any answer goes back into the prompt box.
- *
- * @param {Turn} turn
- * @param {string} question
- * @param {unknown} error
- */
-function failTurn(turn, question, error) {
-  if (hasText(turn)) {
-    endTurn(turn);
-  } else {
-    messages.pop();
-    turn.elements.forEach((shown) => shown.remove());
-    prompt.value ||= question;
-    prompt.dispatchEvent(new Event("input"));
-  }
-  const lost = !(error instanceof OctavoError) || ["internal", "gpu.lost", "engine.not_loaded"]
-    .includes(error.code);
-  setState(lost ? "error" : "ready");
-  showError(error, lost);
-}
-
-/** @param {Turn} turn */
-function hasText({ view, thought }) {
-  return Boolean(view.text || thought.textContent);
-}
-
-/**
- * The model gets to see its answers again, but not what it thought before them.
- *
- * @param {Turn} turn
- */
-function endTurn({ view, answer, foot }) {
-  view.finish();
-  answer.ariaBusy = "false";
-  messages.push({ role: "assistant", content: view.text });
-  if (view.text) foot.append(copyButton(view.text));
-}
-
-/**
- * @param {Turn} turn
- * @param {number} handle
- */
-function continueButton(turn, handle) {
-  const button = element("button", "link", t("continue"));
-  button.setAttribute("type", "button");
-  button.dataset.testid = "continue";
-  button.addEventListener("click", () => {
-    if (state !== "generating") answering = goOn(turn, handle);
-  });
-  return button;
-}
-
-/** @param {string} text */
-function copyButton(text) {
-  const button = element("button", "link", t("copy"));
-  button.setAttribute("type", "button");
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(text);
-    button.textContent = t("copied");
-    setTimeout(() => (button.textContent = t("copy")), 1500);
-  });
-  return button;
+/** @param {string} question that was not answered */
+function giveBack(question) {
+  prompt.value ||= question;
+  prompt.dispatchEvent(new Event("input"));
 }
 
 /** Starts a new conversation; what is left of the old one is stopped first. */
 async function reset() {
-  conversation++;
-  messages = [];
-  log.replaceChildren();
+  talk.reset();
+  await leave(() => octavo.reset());
+}
+
+/** @param {string} id of a kept conversation */
+async function open(id) {
+  if (id === talk.id) return focusPrompt();
+  if (await talk.open(id)) await leave(() => state === "generating" && octavo.stop());
+}
+
+/** @param {string} id of a conversation that was deleted */
+function removed(id) {
+  if (id === talk.id) reset();
+}
+
+/**
+ * Another conversation is open now: ends what the old one was doing.
+ *
+ * @param {() => unknown} end
+ */
+async function leave(end) {
   errorArea.hidden = true;
   focusPrompt();
   update();
   if (state === "loading" || state === "error") return;
   try {
-    await Promise.all([octavo.reset(), answering]);
+    await Promise.all([end(), talk.answering]);
     setState("ready");
   } catch (error) {
     setState("error");
     showError(error, true);
   }
-}
-
-/** @type {{ttft_ms?: number, tokens_per_s?: number, memory_bytes?: number}} */
-const known = {};
-
-/** @param {typeof known} news */
-function showStats({ ttft_ms, tokens_per_s, memory_bytes }) {
-  Object.assign(known, defined({ ttft_ms, tokens_per_s, memory_bytes }));
-  const { ttft_ms: ttft, tokens_per_s: speed, memory_bytes: memory } = known;
-  const digits = (/** @type {number} */ n) => ({ maximumSignificantDigits: n });
-  const parts = [];
-  if (ttft !== undefined) {
-    parts.push(t("stats_ttft", { seconds: number(ttft / 1000, digits(2)) }));
-    stats.dataset.ttftMs = String(ttft);
-  }
-  if (speed !== undefined) {
-    parts.push(t("stats_speed", { speed: number(speed, digits(3)) }));
-    stats.dataset.tokensPerS = String(speed);
-  }
-  if (memory !== undefined) {
-    parts.push(t("stats_memory", { megabytes: number(Math.round(memory / 1e6)) }));
-    stats.dataset.memoryBytes = String(memory);
-  }
-  stats.textContent = parts.join(" · ");
 }
 
 /**

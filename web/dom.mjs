@@ -1,5 +1,7 @@
 /** Small helpers for elements. */
 
+import { t } from "./locale.mjs";
+
 /**
  * @param {string} id
  * @returns {HTMLElement}
@@ -59,5 +61,23 @@ export function element(tag, className = "", text = "") {
   const created = document.createElement(tag);
   created.className = className;
   created.textContent = text;
+  return created;
+}
+
+/**
+ * A button that does something.
+ *
+ * @param {string} className
+ * @param {string} name of its string; with dashes, its test id
+ * @param {() => void} action
+ * @returns {HTMLButtonElement}
+ */
+export function button(className, name, action) {
+  const created = document.createElement("button");
+  created.type = "button";
+  created.className = className;
+  created.textContent = t(name);
+  created.dataset.testid = name.replaceAll("_", "-");
+  created.addEventListener("click", action);
   return created;
 }

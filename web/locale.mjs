@@ -6,9 +6,14 @@ const AVAILABLE = ["en", "zh"];
 let strings = {};
 let language = "en";
 
-/** Loads the strings and fills in every element that names one. */
-export async function loadLocale() {
-  const wanted = navigator.languages.map((tag) => tag.toLowerCase().split("-")[0]);
+/**
+ * Loads the strings and fills in every element that names one.
+ *
+ * @param {string} [chosen] language; that of the browser if it is none of the available ones
+ */
+export async function loadLocale(chosen = "") {
+  const tags = [chosen, ...navigator.languages];
+  const wanted = tags.map((tag) => tag.toLowerCase().split("-")[0]);
   language = wanted.find((tag) => AVAILABLE.includes(tag)) ?? "en";
   const response = await fetch(new URL(`./locales/${language}.json`, import.meta.url));
   strings = await response.json();

@@ -23,3 +23,11 @@ declare module "*/vendor/purify.es.mjs" {
   };
   export default DOMPurify;
 }
+
+declare module "*/vendor/idb.js" {
+  export function openDB(
+    name: string,
+    version: number,
+    handlers: { upgrade(db: IDBDatabase): void; blocking(): void },
+  ): Promise<any>;
+}

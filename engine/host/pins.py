@@ -152,12 +152,14 @@ NPM = {
     "@mlc-ai/web-xgrammar": "0.1.27",
     "dompurify": "3.5.0",
     "hash-wasm": "4.13.0",
+    "idb": "8.0.4",
     "marked": "18.2.1",
     "pyodide": PYODIDE,
 }
 
 # Files of the npm packages that the site serves: place in dist/ -> place in node_modules/.
 NPM_FILES = {
+    "vendor/idb.js": "idb/build/index.js",
     "vendor/marked.esm.js": "marked/lib/marked.esm.js",
     "vendor/purify.es.mjs": "dompurify/dist/purify.es.mjs",
     "pyodide/pyodide.mjs": "pyodide/pyodide.mjs",

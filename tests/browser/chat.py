@@ -65,6 +65,11 @@ class Chat:
         self.wait_for("ready", timeout=ANSWER_MS)
         return self.answer
 
+    def anew(self) -> Chat:
+        """Begin a new conversation: a reload keeps the one that was open."""
+        self.hook("reset").click()
+        return self.wait_for("ready")
+
     def complete(self, messages: list[dict[str, str]], **options: Any) -> dict[str, Any]:
         """An answer by the page's API object."""
         result: dict[str, Any] = self.page.evaluate(

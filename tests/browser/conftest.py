@@ -18,6 +18,19 @@ from tests.browser.origin import Origin
 from tests.conftest import BROWSER_FLAGS, GPU_FLAGS, ROOT, StaticServer
 
 TINY_SHARD = 40_000
+# Deletes all conversations that pages keep, behind the back of this one.
+FORGET = """async () => {
+  const done = (request) =>
+    new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
+  const db = await done(indexedDB.open('octavo-conversations'));
+  for (const name of db.objectStoreNames) {
+    await done(db.transaction(name, 'readwrite').objectStore(name).clear());
+  }
+  db.close();
+  const search = document.querySelector('[data-testid=conversation-search]');
+  search.value = '';
+  search.dispatchEvent(new Event('input'));
+}"""
 
 
 def cut(source: Path, folder: Path, shard_size: int = TINY_SHARD) -> None:
@@ -113,6 +126,32 @@ def gpu_chromium(playwright: Any, chromium_path: str) -> Iterator[Any]:
     browser = playwright.chromium.launch(executable_path=chromium_path, args=GPU_FLAGS)
     yield browser
     browser.close()
+
+
+@pytest.fixture(scope="module")
+def tiny_page(site: Path, plain_chromium: Any) -> Iterator[Chat]:
+    """One page with the tiny model on the CPU, for all tests of a file."""
+    server = StaticServer(site)
+    context = plain_chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    query = "model=models/tiny/manifest.json&device=cpu&activations=f32&max_tokens=24"
+    yield Chat(page, server, f"{server.url}/?{query}").open().wait_for("ready")
+    context.close()
+    server.close()
+    assert not problems, "the page threw"
+
+
+@pytest.fixture
+def tiny_chat(tiny_page: Chat) -> Chat:
+    """That page with no conversations; answers have at most 24 tokens."""
+    tiny_page.page.set_viewport_size({"width": 1280, "height": 800})
+    tiny_page.hook("reset").click()
+    tiny_page.wait_for("ready")
+    tiny_page.page.evaluate(FORGET)
+    tiny_page.until("document.querySelectorAll('[data-testid=conversation]').length === 0")
+    return tiny_page
 
 
 @pytest.fixture

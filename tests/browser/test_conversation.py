@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -275,7 +276,9 @@ def test_reasoning(thinker: Chat) -> None:
     reasoning = thinker.hook("reasoning")
     assert reasoning.get_attribute("open") is None
     assert not reasoning.locator(".text").is_visible()
-    reasoning.locator("summary").click()
+    summary = reasoning.locator("summary")
+    assert re.fullmatch(r"Thought for \d+ s", summary.inner_text())
+    summary.click()
     shown = reasoning.locator(".text")
     assert shown.is_visible()
     assert shown.evaluate("(e) => e.textContent") == message["reasoning_content"]

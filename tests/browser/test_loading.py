@@ -34,7 +34,7 @@ def test_second_load_asks_the_network_for_no_model_byte(
     first = chat.ask("Where is the sea?")
     server.requests.clear()
     chat.page.reload()
-    assert chat.wait_for("ready").ask("Where is the sea?") == first
+    assert chat.wait_for("ready").anew().ask("Where is the sea?") == first
     assert model_requests(server) == []
 
 
@@ -65,7 +65,7 @@ def test_offline(site: Path, plain_chromium: Any) -> None:
     chat.page.evaluate("navigator.serviceWorker.ready.then(() => true)")
     server.close()
     chat.page.reload()
-    assert chat.wait_for("ready").ask("Where is the sea?") == first
+    assert chat.wait_for("ready").anew().ask("Where is the sea?") == first
     context.close()
 
 
@@ -177,7 +177,7 @@ def test_a_corrupt_cached_shard_is_fetched_again(open_chat: Open, server: Static
     assert corrupted == 2
     server.requests.clear()
     chat.page.reload()
-    assert chat.wait_for("ready").ask("Where is the sea?") == first
+    assert chat.wait_for("ready").anew().ask("Where is the sea?") == first
     assert sorted(Path(p.split("?")[0]).name for p in model_requests(server)) == [
         "001.bin",
         "002.bin",

@@ -1,0 +1,296 @@
+"""The list of conversations: kept, named, searched, deleted, saved as files, and in two tabs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import Chat
+from tests.browser.test_page_messages import PACE, texts
+
+pytestmark = pytest.mark.browser
+SEA, RAIN = "Where is the sea?", "And the rain?"
+# A conversation of one question with two answers, as the page saves it.
+FILE: dict[str, Any] = {
+    "format": "octavo.conversations",
+    "version": 1,
+    "conversations": [
+        {
+            "id": "c",
+            "title": "<img src=x onerror=alert(1)>",
+            "created": 1,
+            "updated": 2,
+            "head": "b",
+            "messages": [
+                {"id": "a", "parent": None, "role": "user", "content": "<b>?</b>", "created": 1},
+                {"id": "b", "parent": "a", "role": "assistant", "content": "One.", "created": 2},
+                {"id": "d", "parent": "a", "role": "assistant", "content": "Two.", "created": 3},
+            ],
+        }
+    ],
+}
+
+
+def titles(chat: Chat) -> list[str]:
+    return texts(chat, "conversation-open")
+
+
+def until_titles(chat: Chat, *expected: str) -> None:
+    shown = "[...document.querySelectorAll('[data-testid=conversation-open]')]"
+    chat.until(
+        f"JSON.stringify({shown}.map((e) => e.textContent)) === {json.dumps(js(expected))}", 30
+    )
+
+
+def js(value: object) -> str:
+    """As JavaScript writes JSON."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def until_answers(chat: Chat, count: int) -> None:
+    chat.until(f"document.querySelectorAll('[data-testid=answer]').length === {count}", 30)
+
+
+def menu(chat: Chat, title: str, entry: str) -> None:
+    item = chat.page.get_by_test_id("conversation").filter(has_text=title)
+    item.get_by_test_id("conversation-more").click()
+    chat.page.get_by_test_id("conversation-menu").get_by_test_id(entry).click()
+
+
+def saved(chat: Chat, action: Callable[[], None]) -> str:
+    """The text of the file that an action saves."""
+    with chat.page.expect_download() as download:
+        action()
+    return Path(download.value.path()).read_text(encoding="utf-8")
+
+
+def put(chat: Chat, data: object) -> str:
+    """Import a file; what the page says then."""
+    text = data if isinstance(data, str) else json.dumps(data)
+    file = {"name": "some.json", "mimeType": "application/json", "buffer": text.encode()}
+    chat.page.evaluate("document.querySelector('#side-note').hidden = true")
+    chat.page.set_input_files("[data-testid=import-file]", file)
+    chat.page.wait_for_selector("#side-note:not([hidden])")
+    return str(chat.hook("side-note").inner_text())
+
+
+def test_conversations_are_kept_found_and_named(tiny_chat: Chat) -> None:
+    chat = tiny_chat
+    sea = chat.ask(SEA)
+    chat.hook("reset").click()
+    until_answers(chat, 0)
+    rain = chat.ask(RAIN)
+    until_titles(chat, RAIN, SEA)
+    chat.page.get_by_test_id("conversation-open").last.click()
+    chat.until(f"document.querySelector('[data-testid=question]').innerText === '{SEA}'")
+    assert chat.answer == sea
+    assert chat.page.locator('[aria-current="true"]').inner_text() == SEA
+    chat.page.reload()
+    until_answers(chat, 1)  # before the model is there
+    assert chat.answer == sea
+    chat.wait_for("ready").ask("Is it open?")
+    until_titles(chat, SEA, RAIN)  # the newest first
+
+    chat.hook("conversation-search").fill(rain[:12])
+    until_titles(chat, RAIN)
+    chat.hook("conversation-search").fill("nothing has this")
+    until_titles(chat)
+    assert "Nothing" in chat.page.locator("#side-empty").inner_text()
+    chat.hook("conversation-search").fill("")
+    until_titles(chat, SEA, RAIN)
+
+    menu(chat, RAIN, "rename")
+    chat.hook("conversation-title").fill("Weather")
+    chat.hook("conversation-title").press("Escape")
+    until_titles(chat, SEA, RAIN)
+    menu(chat, RAIN, "rename")
+    chat.hook("conversation-title").fill("Weather")
+    chat.hook("conversation-title").press("Enter")
+    until_titles(chat, SEA, "Weather")
+
+
+def test_a_deleted_conversation_can_be_had_back(tiny_chat: Chat) -> None:
+    chat = tiny_chat
+    answers = [chat.ask(SEA), chat.ask(RAIN)]
+    menu(chat, SEA, "conversation-delete")
+    until_answers(chat, 0)
+    until_titles(chat)
+    chat.page.get_by_test_id("side-note").get_by_test_id("undo").click()
+    until_titles(chat, SEA)
+    chat.hook("conversation-open").click()
+    until_answers(chat, 2)
+    assert texts(chat, "answer") == answers
+
+
+def test_files_of_conversations(tiny_chat: Chat) -> None:
+    chat = tiny_chat
+    chat.ask(SEA)
+    chat.page.get_by_test_id("regenerate").click()
+    chat.wait_for("ready")
+    answer = chat.answer
+    one = json.loads(saved(chat, lambda: menu(chat, SEA, "export-json")))
+    assert [m["role"] for m in one["conversations"][0]["messages"]] == ["user", *["assistant"] * 2]
+    markdown = saved(chat, lambda: menu(chat, SEA, "export-markdown"))
+    assert markdown.startswith(f"# {SEA}\n\n## You\n\n{SEA}\n\n## Octavo\n\n")
+    assert answer[:12] in markdown
+    chat.hook("reset").click()
+    assert put(chat, one) == "Conversations imported: 1"
+    until_titles(chat, SEA, SEA)
+    everything = json.loads(saved(chat, chat.hook("export-all").click))
+    first, second = everything["conversations"]
+    assert first["id"] != second["id"], "nothing is overwritten"
+    assert [m["content"] for m in first["messages"]] == [m["content"] for m in second["messages"]]
+    for item in chat.page.get_by_test_id("conversation-open").all():
+        item.click()
+        until_answers(chat, 1)
+        assert (texts(chat, "branch"), chat.answer) == (["2/2"], answer)
+
+
+def test_what_a_file_says_is_text(tiny_chat: Chat) -> None:
+    chat = tiny_chat
+    put(chat, FILE)
+    until_titles(chat, FILE["conversations"][0]["title"])
+    chat.hook("conversation-open").click()
+    until_answers(chat, 1)
+    assert texts(chat, "question") == ["<b>?</b>"]
+    assert (texts(chat, "branch"), chat.answer) == (["1/2"], "One.")
+    assert chat.page.locator("nav img, main img, main b").count() == 0
+
+
+def broken(**changes: Any) -> dict[str, Any]:
+    data = copy.deepcopy(FILE)
+    for path, value in changes.items():
+        where: Any = data
+        *steps, last = path.split("__")
+        for step in steps:
+            where = where["conversations"][0] if step == "c" else where["messages"][int(step[1:])]
+        where[last] = value
+    return data
+
+
+HOSTILE: dict[str, tuple[object, str]] = {
+    "no JSON": ("{nothing", "no JSON file"),
+    "another file": ({"model": "x"}, "holds no conversations"),
+    "null": ("null", "holds no conversations"),
+    "a later version": (broken(version=2), "another version"),
+    "no list": (broken(conversations={"length": 1}), "damaged"),
+    "no conversation": (broken(conversations=[None]), "damaged"),
+    "no messages": (broken(c__messages=[]), "damaged"),
+    "title": (broken(c__title=["a"]), "damaged"),
+    "long title": (broken(c__title="x" * 10_000), "damaged"),
+    "time": (broken(c__updated="now"), "damaged"),
+    "endless time": (json.dumps(FILE).replace('"updated": 2', '"updated": 1e999'), "damaged"),
+    "circle": (broken(c__m0__parent="b"), "damaged"),
+    "own parent": (broken(c__m1__parent="b"), "damaged"),
+    "unknown parent": (broken(c__m1__parent="z"), "damaged"),
+    "no parent": (broken(c__m1__parent=7), "damaged"),
+    "older than its parent": (broken(c__m1__created=0), "damaged"),
+    "twice": (broken(c__m2__id="b"), "damaged"),
+    "role": (broken(c__m1__role="system"), "damaged"),
+    "wrong turn": (broken(c__m0__role="assistant"), "damaged"),
+    "content": (broken(c__m1__content={"html": "<b>"}), "damaged"),
+    "long content": (broken(c__m1__content="x" * 2_000_001), "damaged"),
+    "reasoning": (broken(c__m1__reasoning=1), "damaged"),
+}
+
+
+def test_hostile_files_are_refused_with_a_sentence(tiny_chat: Chat) -> None:
+    for name, (data, sentence) in HOSTILE.items():
+        said = put(tiny_chat, data)
+        assert sentence in said, name
+        assert "some.json" in said, name
+    assert titles(tiny_chat) == []
+    assert tiny_chat.page.evaluate("Object.prototype.title") is None
+
+
+def test_a_page_that_may_keep_nothing_answers_all_the_same(
+    open_chat: Callable[..., Chat], plain_chromium: Any
+) -> None:
+    context = plain_chromium.new_context()
+    context.add_init_script(
+        """for (const name of ['indexedDB', 'localStorage', 'sessionStorage']) {
+          const get = () => { throw new DOMException('blocked', 'SecurityError'); };
+          Object.defineProperty(window, name, {get});
+        }"""
+    )
+    query = "model=models/tiny/manifest.json&device=cpu&max_tokens=24"
+    chat = open_chat(query, context=context).wait_for("ready")
+    first = chat.ask(SEA)
+    assert chat.error_code() == "conversation.not_kept"
+    chat.ask(RAIN)
+    assert texts(chat, "answer")[0] == first
+    assert chat.page.get_by_test_id("answer").count() == 2
+    context.close()
+
+
+@pytest.fixture
+def other(tiny_chat: Chat) -> Any:
+    """Another tab of the same browser."""
+    chat = Chat(tiny_chat.page.context.new_page(), tiny_chat.server, tiny_chat.url).open()
+    yield chat.wait_for("ready")
+    chat.page.close()
+
+
+# What this browser keeps of the messages, by their content.
+KEPT = """async () => {
+  const done = (request) =>
+    new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
+  const db = await done(indexedDB.open('octavo-conversations'));
+  const messages = await done(db.transaction('messages').objectStore('messages').getAll());
+  db.close();
+  return messages.map(({role, content}) => [role, content]);
+}"""
+
+
+def test_two_tabs_lose_nothing_of_each_other(tiny_chat: Chat, other: Chat) -> None:
+    chat = tiny_chat
+    chat.ask(SEA)
+    until_titles(other, SEA)
+    other.hook("conversation-open").click()
+    until_answers(other, 1)
+    other.ask(RAIN)
+    until_answers(chat, 2)  # it comes up by itself
+    chat.until("!document.querySelector('.answer[aria-busy=true]')")
+    assert texts(chat, "question") == [SEA, RAIN]
+
+    # both at once, from the same place: two branches
+    chat.page.evaluate(PACE, {"ms": 30})
+    other.hook("prompt").fill("There?")
+    chat.send("Here?")
+    other.until("document.querySelectorAll('[data-testid=question]').length === 3", 20)
+    other.hook("prompt").press("Enter")
+    for page, branch in ((chat, "1/2"), (other, "2/2")):
+        page.wait_for("ready")
+        until_answers(page, 3)
+        page.until(
+            f"document.querySelector('[data-testid=branch]')?.textContent === '{branch}'", 20
+        )
+    assert texts(chat, "question") == [SEA, RAIN, "Here?"]
+    assert texts(other, "question") == [SEA, RAIN, "There?"]
+    kept = chat.page.evaluate(KEPT)
+    assert sorted(text for role, text in kept if role == "user") == sorted(
+        [SEA, RAIN, "Here?", "There?"]
+    )
+    assert sum(role == "assistant" for role, _ in kept) == 4
+
+    # a title given in one tab while the other writes
+    menu(other, SEA, "rename")
+    other.hook("conversation-title").fill("Named")
+    chat.hook("prompt").fill("And then?")
+    chat.hook("prompt").press("Enter")
+    other.hook("conversation-title").press("Enter")
+    chat.wait_for("ready")
+    for page in (chat, other):
+        until_titles(page, "Named")
+    assert ["user", "And then?"] in chat.page.evaluate(KEPT)
+
+    menu(other, "Named", "conversation-delete")
+    until_answers(chat, 0)
+    until_titles(chat)
+    assert chat.ask(RAIN), "a new conversation"
+    until_titles(other, RAIN)

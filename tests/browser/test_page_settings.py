@@ -1,0 +1,149 @@
+"""The dialog of settings, and the page in narrow windows, other themes and languages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import Chat
+from tests.browser.test_page_messages import PACE
+
+pytestmark = pytest.mark.browser
+Open = Callable[..., Chat]
+PAPER = "getComputedStyle(document.body).backgroundColor"
+DARK, LIGHT = "rgb(22, 21, 19)", "rgb(250, 248, 244)"
+
+
+def settings(chat: Chat, **values: Any) -> None:
+    """Fill in the dialog and save it."""
+    chat.hook("open-settings").click()
+    for name, value in values.items():
+        field = chat.hook(f"setting-{name.replace('_', '-')}")
+        if field.evaluate("(e) => e.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(str(value))
+    chat.hook("settings-save").click()
+
+
+def is_open(chat: Chat) -> bool:
+    return bool(chat.page.evaluate("document.querySelector('#settings').open"))
+
+
+def test_settings_hold_from_the_next_answer_on_and_stay(open_chat: Open) -> None:
+    chat = open_chat("model=models/tiny/manifest.json&device=cpu&top_k=7").wait_for("ready")
+    chat.page.evaluate(PACE, {})
+    given = {
+        "temperature": 0.5, "top_p": 0.9, "min_p": 0.05,
+        "repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3,
+        "seed": 5, "max_tokens": 9, "context_full": "slide",
+    }  # fmt: skip
+    settings(chat, system="Be brief.", **given)
+    chat.ask("Where is the sea?")
+    sent = chat.page.evaluate("sent.at(-1)")
+    assert sent.pop("messages") == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Where is the sea?"},
+    ]
+    assert sent == {**given, "top_k": 7, "stream": True}
+
+    # the address decides about top-k; limits hold, and nothing is saved against them
+    chat.hook("open-settings").click()
+    assert chat.hook("setting-top-k").is_disabled()
+    assert chat.hook("setting-top-k").input_value() == "7"
+    chat.hook("setting-temperature").fill("3")
+    chat.hook("settings-save").click()
+    assert is_open(chat)
+    chat.hook("settings-close").click()
+    chat.hook("open-settings").click()
+    assert chat.hook("setting-temperature").input_value() == "0.5"
+    chat.hook("settings-close").click()
+
+    # another context: the model is loaded again, and the conversation is still there
+    settings(chat, context=256, kv_bytes=1)
+    assert not is_open(chat)
+    chat.wait_for("loading", "ready")
+    chat.until("octavo.status().then(({model}) => model?.context === 256)")
+    chat.wait_for("ready")
+    assert "of 256 tokens" in chat.hook("stats").inner_text()
+    assert chat.page.get_by_test_id("answer").count() == 1
+    chat.page.reload()
+    chat.wait_for("ready")
+    assert chat.status()["model"]["context"] == 256
+    assert chat.page.evaluate("JSON.parse(localStorage['octavo-settings']).kv_bytes") == 1e6
+
+    chat.hook("open-settings").click()
+    chat.hook("settings-reset").click()
+    chat.hook("settings-save").click()
+    chat.until("octavo.status().then(({model}) => (model?.context ?? 0) > 256)")
+    assert chat.page.evaluate("localStorage['octavo-settings']") == "{}"
+
+
+def test_damaged_settings_are_left_out(tiny_chat: Chat) -> None:
+    for text in ("{", "null", "[]", '{"temperature": "hot", "theme": "pink", "seed": 1.5}'):
+        tiny_chat.page.evaluate("(text) => localStorage.setItem('octavo-settings', text)", text)
+        kept = tiny_chat.page.evaluate(
+            "import('./settings.mjs').then(({Settings}) => new Settings().kept)"
+        )
+        assert kept == {}, text
+
+
+def test_theme_and_language(tiny_chat: Chat) -> None:
+    chat = tiny_chat
+    chat.ask("Where is the sea?")
+    assert chat.page.evaluate(PAPER) == LIGHT
+    settings(chat, theme="dark", language="zh")
+    chat.until(f"{PAPER} === '{DARK}'")
+    chat.until("document.documentElement.lang === 'zh'")
+    assert chat.hook("reset").inner_text() == "新对话"
+    assert chat.hook("regenerate").inner_text() == "重新回答"
+    assert "tiny" in chat.hook("model").inner_text()
+    assert chat.hook("status").inner_text() == "就绪"
+    chat.page.emulate_media(color_scheme="dark")
+    settings(chat, theme="light", language="en")
+    chat.until("document.documentElement.lang === 'en'")
+    assert chat.page.evaluate(PAPER) == LIGHT
+    settings(chat, theme="auto", language="auto")
+    chat.until(f"{PAPER} === '{DARK}'")
+    chat.page.emulate_media(color_scheme="light")
+    assert chat.page.evaluate(PAPER) == LIGHT
+
+
+# What is cut off or must be scrolled to sideways.
+WIDER = """() => [...document.querySelectorAll('html, main, dialog[open], .side')]
+  .filter((e) => e.checkVisibility() && e.scrollWidth > Math.min(e.clientWidth + 1, innerWidth))
+  .map((e) => e.id || e.tagName)"""
+
+
+def test_a_narrow_window_has_a_drawer_and_no_sideways_scrolling(tiny_chat: Chat) -> None:
+    chat, page = tiny_chat, tiny_chat.page
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.evaluate(WIDER) == []
+    chat.ask("Averylongwordthathasnoplacewhereitcouldbebrokenintotwoparts " * 3)
+    page.get_by_test_id("regenerate").click()
+    chat.wait_for("ready")
+    assert page.evaluate(WIDER) == []
+    page.get_by_test_id("edit").click()
+    assert page.evaluate(WIDER) == []
+    page.keyboard.press("Escape")
+    side, opener = chat.hook("conversations"), chat.hook("open-conversations")
+    assert not side.is_visible()
+    opener.focus()
+    page.keyboard.press("Enter")
+    assert side.is_visible()
+    chat.until("document.querySelector('#open-side').ariaExpanded === 'true'")
+    assert page.evaluate(WIDER) == []
+    page.keyboard.press("Escape")
+    assert not side.is_visible()
+    assert opener.evaluate("(e) => e === document.activeElement")
+    opener.click()
+    chat.hook("conversation-open").click()
+    assert not side.is_visible()
+    chat.hook("open-settings").click()
+    assert page.evaluate(WIDER) == []
+    chat.hook("settings-close").click()
+    page.set_viewport_size({"width": 1280, "height": 800})
+    chat.until("document.querySelector('#side').checkVisibility()")
+    assert not opener.is_visible()

@@ -1,0 +1,177 @@
+/// <reference path="./vendor.d.ts" />
+/**
+ * The conversations that this browser keeps, in IndexedDB. Text only: keys and values are computed
+ * again. Each message is a row of its own, and a conversation's row changes field by field within a
+ * transaction, so that two tabs in one conversation lose nothing of each other.
+ */
+
+import { openDB } from "./vendor/idb.js";
+
+/**
+ * @typedef {import("./branches.mjs").Message} Message
+ *
+ * @typedef {object} Conversation
+ * @property {string} id
+ * @property {string} title
+ * @property {number} created milliseconds since 1970
+ * @property {number} updated the same, of the last message
+ * @property {string | null} head the message at which the path shown last ends
+ *
+ * @typedef {{conversation: Conversation, messages: Message[]}} Whole
+ */
+
+const NAME = "octavo-conversations";
+const VERSION = 1;
+const BOTH = ["conversations", "messages"];
+
+export class Conversations {
+  #opening;
+  #channel = new BroadcastChannel(NAME);
+  /** @type {(id: string) => void} */
+  #changed;
+
+  /** @param {(id: string, elsewhere: boolean) => void} changed is called after each change, in any tab */
+  constructor(changed) {
+    this.#opening = this.#openDatabase();
+    this.#opening.catch(() => {}); // each use rejects
+    this.#changed = (id) => {
+      this.#channel.postMessage(id);
+      changed(id, false);
+    };
+    this.#channel.onmessage = ({ data }) => changed(data, true);
+  }
+
+  /** Rejects where storage is blocked. @returns {Promise<any>} */
+  async #openDatabase() {
+    return openDB(NAME, VERSION, {
+      upgrade(db) {
+        db.createObjectStore("conversations", { keyPath: "id" }).createIndex("updated", "updated");
+        db.createObjectStore("messages", { keyPath: "id" })
+          .createIndex("conversation", "conversation");
+      },
+      blocking: async () => (await this.#opening).close(), // another tab has a newer page
+    });
+  }
+
+  /**
+   * The newest first; with a text, only those whose title or messages have it.
+   *
+   * @param {string} [text]
+   * @returns {Promise<Conversation[]>}
+   */
+  async list(text = "") {
+    const db = await this.#opening;
+    /** @type {Conversation[]} */
+    const all = (await db.getAllFromIndex("conversations", "updated")).reverse();
+    const wanted = text.trim().toLowerCase();
+    if (!wanted) return all;
+    const has = (/** @type {string} */ other) => other.toLowerCase().includes(wanted);
+    const found = new Set();
+    for (const { conversation, content } of await db.getAll("messages")) {
+      if (has(content)) found.add(conversation);
+    }
+    return all.filter(({ id, title }) => has(title) || found.has(id));
+  }
+
+  /**
+   * A conversation and its messages, the oldest first.
+   *
+   * @param {string} id
+   * @returns {Promise<Whole | undefined>}
+   */
+  async read(id) {
+    const transaction = (await this.#opening).transaction(BOTH);
+    const conversation = await transaction.objectStore("conversations").get(id);
+    if (!conversation) return undefined;
+    /** @type {Message[]} */
+    const messages = await transaction.objectStore("messages").index("conversation").getAll(id);
+    return { conversation, messages: messages.sort((a, b) => a.created - b.created) };
+  }
+
+  /** @returns {Promise<Whole[]>} the newest first */
+  async readAll() {
+    const found = await Promise.all((await this.list()).map(({ id }) => this.read(id)));
+    return found.filter((whole) => whole !== undefined);
+  }
+
+  /**
+   * Adds conversations with their messages: new ones, imported ones, or deleted ones again.
+   *
+   * @param {Whole[]} wholes
+   */
+  async add(wholes) {
+    const transaction = (await this.#opening).transaction(BOTH, "readwrite");
+    for (const { conversation, messages } of wholes) {
+      transaction.objectStore("conversations").put(conversation);
+      for (const message of messages) transaction.objectStore("messages").put(message);
+    }
+    await transaction.done;
+    for (const { conversation } of wholes) this.#changed(conversation.id);
+  }
+
+  /**
+   * Writes a message; the path leads to it. Nothing happens if its conversation is gone.
+   *
+   * @param {Message} message
+   */
+  async write(message) {
+    const { id, conversation } = message;
+    await this.#change(conversation, { head: id, updated: Date.now() }, (messages) => {
+      messages.put(message);
+    });
+  }
+
+  /**
+   * @param {string} id
+   * @param {Partial<Pick<Conversation, "title" | "head">>} fields
+   */
+  async patch(id, fields) {
+    await this.#change(id, fields, () => {});
+  }
+
+  /**
+   * Takes back messages of a conversation, and the conversation if it has no others.
+   *
+   * @param {string} id
+   * @param {Message[]} gone
+   * @param {string | null} head
+   */
+  async withdraw(id, gone, head) {
+    await this.#change(id, { head }, (messages) => {
+      for (const message of gone) messages.delete(message.id);
+    });
+    const whole = await this.read(id);
+    if (whole && !whole.messages.length) await this.remove(id);
+  }
+
+  /**
+   * @param {string} id
+   * @returns {Promise<Whole | undefined>} what was deleted
+   */
+  async remove(id) {
+    const whole = await this.read(id);
+    const transaction = (await this.#opening).transaction(BOTH, "readwrite");
+    transaction.objectStore("conversations").delete(id);
+    const messages = transaction.objectStore("messages");
+    for (const key of await messages.index("conversation").getAllKeys(id)) messages.delete(key);
+    await transaction.done;
+    this.#changed(id);
+    return whole;
+  }
+
+  /**
+   * @param {string} id
+   * @param {Partial<Conversation>} fields
+   * @param {(messages: any) => void} andMessages
+   */
+  async #change(id, fields, andMessages) {
+    const transaction = (await this.#opening).transaction(BOTH, "readwrite");
+    const conversations = transaction.objectStore("conversations");
+    const conversation = await conversations.get(id);
+    if (!conversation) return;
+    conversations.put({ ...conversation, ...fields });
+    andMessages(transaction.objectStore("messages"));
+    await transaction.done;
+    this.#changed(id);
+  }
+}

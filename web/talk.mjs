@@ -1,0 +1,435 @@
+/** The open conversation: asks the model, keeps what is said, and moves between branches. */
+
+import { Branches, newId } from "./branches.mjs";
+import { OctavoError } from "./client.mjs";
+import { t } from "./locale.mjs";
+import { MAX_TITLE } from "./exchange.mjs";
+import { Transcript } from "./transcript.mjs";
+
+/**
+ * @typedef {import("./branches.mjs").Message} Message
+ * @typedef {import("./client.mjs").ChatCompletionChunk} Chunk
+ * @typedef {import("./transcript.mjs").ReplyView} ReplyView
+ *
+ * @typedef {{branches: Branches, isKept: boolean}} Open a new one is kept from its first question on
+ * @typedef {{messages: {role: string, content: string}[]} | {continues: number}} From
+ *
+ * @typedef {object} Host what the page around it does
+ * @property {(state: "generating" | "ready" | "stopped" | "error") => void} setState
+ * @property {(news: import("./stats.mjs").News) => void} showStats
+ * @property {(error: unknown, canRetry?: boolean) => void} showError
+ * @property {() => void} hideError
+ * @property {(question: string) => void} giveBack a question without any answer
+ * @property {() => void} opened another conversation is open, or has been kept
+ */
+
+const OPEN_KEY = "octavo-conversation"; // of this tab
+const STATS_INTERVAL_MS = 250;
+const KEEP_INTERVAL_MS = 2000; // of an answer that grows: a tab may be closed at any time
+const AGAIN_TEMPERATURE = 0.7; // the likeliest answer again would be the same one
+const SEEDS = 2 ** 32;
+const LOST = ["internal", "gpu.lost", "engine.not_loaded"];
+
+export class Talk {
+  #octavo;
+  #store;
+  #settings;
+  #host;
+  #transcript;
+  /** @type {Open} */
+  #open = startOpen();
+  /** The last answer, if it can go on. @type {{id: string, handle: number, full: boolean} | null} */
+  #unfinished = null;
+  /** Once the context was full and the visitor went on, it slides. */
+  #slides = false;
+  #isAnswering = false;
+  #isStale = false;
+  /** The answer being generated, if any. */
+  answering = Promise.resolve();
+
+  /**
+   * @param {import("./client.mjs").Octavo} octavo
+   * @param {import("./conversations.mjs").Conversations} store
+   * @param {import("./settings.mjs").Settings} settings
+   * @param {HTMLElement} log
+   * @param {(force?: boolean) => void} follow
+   * @param {Host} host
+   */
+  constructor(octavo, store, settings, log, follow, host) {
+    this.#octavo = octavo;
+    this.#store = store;
+    this.#settings = settings;
+    this.#host = host;
+    this.#transcript = new Transcript(log, follow, {
+      edit: (message, text) => this.#start(() => this.#ask(text, message.parent)),
+      regenerate: (message) => this.#start(() => this.#regenerate(message)),
+      goOn: (message) => this.#start(() => this.#goOn(message)),
+      switchTo: (id) => this.#switchTo(id),
+    });
+  }
+
+  /** Of the open conversation, if it is kept. */
+  get id() {
+    return this.#open.isKept ? this.#open.branches.conversation : null;
+  }
+
+  get isEmpty() {
+    return this.#open.branches.head === null;
+  }
+
+  /**
+   * A question without an answer, because a tab was closed or another one is at it, stays a branch.
+   *
+   * @param {string} question
+   */
+  ask(question) {
+    const { branches } = this.#open;
+    const last = branches.get(branches.head);
+    this.#start(() => this.#ask(question, last?.role === "user" ? last.parent : branches.head));
+  }
+
+  /** @param {{ask: boolean, browse: boolean}} can */
+  enable(can) {
+    this.#transcript.enable(can);
+  }
+
+  /** An answer cannot go on once its model is gone. */
+  forgetUnfinished() {
+    this.#unfinished = null;
+    this.#transcript.forgetUnfinished();
+  }
+
+  /** Shows everything again, in another language perhaps. */
+  show() {
+    if (!this.#isAnswering) this.#transcript.show(this.#open.branches, this.#unfinished?.id);
+  }
+
+  /** Opens a new conversation. */
+  reset() {
+    this.#enter(startOpen());
+  }
+
+  /** Opens the conversation that this tab had open, if it is still there. */
+  async resume() {
+    const id = remembered();
+    if (id) await this.open(id);
+  }
+
+  /**
+   * What another conversation was being answered goes on in it until it is stopped.
+   *
+   * @param {string} id
+   * @returns {Promise<boolean>} whether it is there
+   */
+  async open(id) {
+    const whole = await this.#store.read(id);
+    if (!whole) return false;
+    const branches = new Branches(id, whole.messages, whole.conversation.head);
+    this.#enter({ branches, isKept: true });
+    return true;
+  }
+
+  /**
+   * Another tab has changed a conversation: if it is the open one, shows what is there now.
+   *
+   * @param {string} id
+   */
+  async refresh(id) {
+    const open = this.#open;
+    if (id !== this.id) return;
+    const whole = await this.#store.read(id);
+    if (open !== this.#open) return;
+    this.#isStale = this.#isAnswering;
+    if (!whole) return this.reset();
+    if (this.#isAnswering) return;
+    const branches = new Branches(id, whole.messages, open.branches.head);
+    if (JSON.stringify(branches) === JSON.stringify(open.branches)) return;
+    this.#open = { branches, isKept: true };
+    this.#shown();
+  }
+
+  /** @param {Open} open */
+  #enter(open) {
+    this.#open = open;
+    this.#unfinished = null;
+    this.#isAnswering = false;
+    this.#shown();
+    this.#remember();
+  }
+
+  #shown() {
+    this.show();
+    const tokens = this.#open.branches.path.findLast((message) => message.tokens)?.tokens;
+    this.#host.showStats({ tokens: tokens ?? null });
+    this.#host.opened();
+  }
+
+  #remember() {
+    try {
+      if (this.id) sessionStorage.setItem(OPEN_KEY, this.id);
+      else sessionStorage.removeItem(OPEN_KEY);
+    } catch {
+      // storage is blocked
+    }
+  }
+
+  /** @param {() => Promise<void>} answer */
+  #start(answer) {
+    if (!this.#isAnswering) this.answering = answer();
+  }
+
+  /**
+   * A question behind `parent`, and its answer.
+   *
+   * @param {string} text
+   * @param {string | null} parent
+   */
+  async #ask(text, parent) {
+    const before = this.#open.branches.head;
+    const question = this.#open.branches.add("user", text, parent);
+    this.#keepQuestion(question);
+    await this.#answer(question, [question], before);
+  }
+
+  /** @param {Message} message */
+  async #regenerate({ parent }) {
+    const { branches } = this.#open;
+    const question = /** @type {Message} */ (branches.get(parent));
+    await this.#answer(question, [], branches.head);
+  }
+
+  /**
+   * @param {Message} question
+   * @param {Message[]} added that go again if there is no answer
+   * @param {string | null} before the head until now
+   */
+  async #answer(question, added, before) {
+    const { branches } = this.#open;
+    const answer = branches.add("assistant", "", question.id);
+    this.forgetUnfinished();
+    if (added[0]?.parent === before) {
+      for (const message of [question, answer]) this.#transcript.append(message, branches);
+    } else {
+      this.#transcript.show(branches);
+      this.#transcript.reply(answer.id).begin();
+    }
+    const path = branches.path.slice(0, -1);
+    /** @type {{role: string, content: string}[]} */
+    const messages = path.map(({ role, content }) => ({ role, content }));
+    const { system } = this.#settings.of("answer");
+    if (system) messages.unshift({ role: "system", content: String(system) });
+    await this.#respond(answer, { messages }, [...added, answer], before);
+  }
+
+  /** @param {Message} answer that was stopped or ended by its length */
+  async #goOn(answer) {
+    if (this.#unfinished?.id !== answer.id) return;
+    const { handle, full } = this.#unfinished;
+    this.#slides ||= full;
+    this.#transcript.reply(answer.id).begin();
+    await this.#respond(answer, { continues: handle }, [], answer.id);
+  }
+
+  /**
+   * How to draw: another answer to the same question is drawn otherwise.
+   *
+   * @param {Message} answer
+   * @returns {import("./client.mjs").CompletionOptions}
+   */
+  #sampling(answer) {
+    const { system: _, ...sampling } = this.#settings.of("answer");
+    const again = this.#open.branches.siblings(answer).indexOf(answer);
+    if (again > 0) {
+      sampling.seed = (Number(sampling.seed ?? 0) + again) % SEEDS;
+      sampling.temperature ??= this.#settings.recommended.temperature ?? AGAIN_TEMPERATURE;
+    }
+    if (this.#slides) sampling.context_full = "slide";
+    return sampling;
+  }
+
+  /**
+   * Shows and keeps an answer and its end. It never rejects: failures are shown.
+   *
+   * @param {Message} answer
+   * @param {From} from
+   * @param {Message[]} added
+   * @param {string | null} before
+   */
+  async #respond(answer, from, added, before) {
+    const open = this.#open;
+    const reply = this.#transcript.reply(answer.id);
+    this.#isAnswering = true;
+    this.#host.hideError();
+    this.#host.setState("generating");
+    try {
+      const last = await this.#stream(answer, reply, from);
+      this.#finish(open, answer, last);
+    } catch (error) {
+      this.#fail(open, answer, error, added, before);
+    }
+    if (this.#isStale) await this.refresh(open.branches.conversation);
+  }
+
+  /**
+   * @param {Message} answer
+   * @param {ReplyView} reply
+   * @param {From} from
+   * @returns {Promise<Chunk>} the last chunk
+   */
+  async #stream(answer, reply, from) {
+    const request = { ...this.#sampling(answer), ...from, stream: /** @type {const} */ (true) };
+    const sent = performance.now();
+    const thought = answer.thought_ms ?? 0;
+    let [first, shown, kept, thinks] = [0, 0, sent, 0];
+    answer.finish = "cancelled"; // until it has ended otherwise
+    /** @type {Chunk | undefined} */
+    let last;
+    for await (const chunk of this.#octavo.chat.completions.create(request)) {
+      last = chunk;
+      const now = performance.now();
+      const { content, reasoning_content } = chunk.choices[0].delta;
+      if (content) {
+        reply.append(content);
+        answer.content = reply.text;
+      }
+      if (reasoning_content) {
+        thinks ||= sent;
+        answer.thought_ms = thought + now - thinks;
+        answer.reasoning = (answer.reasoning ?? "") + reasoning_content;
+        reply.think(reasoning_content);
+      }
+      const { num_tokens } = chunk.octavo;
+      if (num_tokens) first ||= now;
+      if (first && now - Math.max(first, shown) > STATS_INTERVAL_MS) {
+        shown = now;
+        const tokens_per_s = ((num_tokens - 1) / (now - first)) * 1000;
+        this.#host.showStats({ ttft_ms: first - sent, tokens_per_s });
+      }
+      if (now - kept > KEEP_INTERVAL_MS) {
+        kept = now;
+        this.#keep(this.#store.write(answer));
+      }
+    }
+    return /** @type {Chunk} */ (last);
+  }
+
+  /**
+   * @param {Open} open
+   * @param {Message} answer
+   * @param {Chunk} last
+   */
+  #finish(open, answer, last) {
+    const { finish_reason } = last.choices[0];
+    const { timing, handle, code } = last.octavo;
+    if (finish_reason === "stop") delete answer.finish;
+    else answer.finish = code ?? finish_reason ?? undefined;
+    const tokens = last.usage?.total_tokens;
+    if (tokens) answer.tokens = tokens;
+    this.#keep(this.#store.write(answer));
+    if (open !== this.#open) return;
+    this.#isAnswering = false;
+    if (answer.finish && handle !== undefined && hasText(answer)) {
+      this.#unfinished = { id: answer.id, handle, full: code === "context.full" };
+    }
+    this.#transcript.end(answer, open.branches, this.#unfinished !== null);
+    const speed = { ttft_ms: timing?.ttft_ms, tokens_per_s: timing?.decode_tokens_per_s };
+    this.#host.showStats({ ...speed, tokens: answer.tokens });
+    this.#host.setState(finish_reason === "cancelled" ? "stopped" : "ready");
+    const status = this.#octavo.status();
+    status.then(({ memory_bytes }) => this.#host.showStats({ memory_bytes }), () => {});
+  }
+
+  /**
+   * What has been answered stays; a question without any answer goes back into the prompt box.
+   *
+   * @param {Open} open
+   * @param {Message} answer
+   * @param {unknown} error
+   * @param {Message[]} added
+   * @param {string | null} before
+   */
+  #fail(open, answer, error, added, before) {
+    const isShown = open === this.#open;
+    if (isShown) this.#isAnswering = false;
+    if (hasText(answer)) {
+      this.#keep(this.#store.write(answer));
+      if (isShown) this.#transcript.end(answer, open.branches, false);
+    } else {
+      open.branches.withdraw(added, before);
+      if (open.branches.isEmpty) open.isKept = false;
+      this.#keep(this.#store.withdraw(open.branches.conversation, added, before));
+      if (isShown) {
+        this.#remember();
+        this.#shown();
+        const question = added.find(({ role }) => role === "user");
+        if (question) this.#host.giveBack(question.content);
+      }
+    }
+    if (!isShown) return;
+    const isLost = !(error instanceof OctavoError) || LOST.includes(error.code);
+    this.#host.setState(isLost ? "error" : "ready");
+    this.#host.showError(error, isLost);
+  }
+
+  /** @param {string} id */
+  #switchTo(id) {
+    this.#open.branches.switchTo(id);
+    this.#shown();
+    const { conversation, head } = this.#open.branches;
+    this.#keep(this.#store.patch(conversation, { head }));
+  }
+
+  /** The first one makes a conversation of it. @param {Message} question */
+  #keepQuestion(question) {
+    if (this.#open.isKept) return this.#keep(this.#store.write(question));
+    this.#open.isKept = true;
+    const { conversation: id, id: head, created, content } = question;
+    const conversation = { id, title: titleOf(content), created, updated: created, head };
+    this.#keep(this.#store.add([{ conversation, messages: [question] }]));
+    this.#remember();
+    this.#host.opened();
+  }
+
+  /**
+   * A conversation that cannot be kept goes on all the same.
+   *
+   * @param {Promise<void>} writing
+   */
+  #keep(writing) {
+    writing.catch((error) => this.#host.showError(notKept(error)));
+  }
+}
+
+/**
+ * The error to show when the browser does not let conversations be kept.
+ *
+ * @param {any} error
+ */
+export function notKept(error) {
+  const message = t("not_kept", { reason: String(error?.message ?? error) });
+  return new OctavoError("conversation.not_kept", message);
+}
+
+/** @returns {Open} */
+function startOpen() {
+  return { branches: new Branches(newId()), isKept: false };
+}
+
+function remembered() {
+  try {
+    return sessionStorage.getItem(OPEN_KEY);
+  } catch {
+    return null; // storage is blocked
+  }
+}
+
+/** @param {Message} answer */
+function hasText({ content, reasoning }) {
+  return Boolean(content || reasoning);
+}
+
+/** @param {string} question */
+function titleOf(question) {
+  const line = question.trim().split("\n")[0];
+  return line.length <= MAX_TITLE ? line : `${line.slice(0, MAX_TITLE - 1)}…`;
+}

@@ -1,0 +1,296 @@
+/** The messages of the open conversation as they are shown, each with what can be done with it. */
+
+import { autosize, button, element } from "./dom.mjs";
+import { number, t } from "./locale.mjs";
+import { MarkdownView } from "./markdown.mjs";
+
+/**
+ * @typedef {import("./branches.mjs").Branches} Branches
+ * @typedef {import("./branches.mjs").Message} Message
+ *
+ * @typedef {object} Actions what the visitor may do
+ * @property {(message: Message, text: string) => void} edit asks another question in its place
+ * @property {(message: Message) => void} regenerate answers again
+ * @property {(message: Message) => void} goOn lets an answer go on
+ * @property {(id: string) => void} switchTo shows another branch
+ */
+
+export class Transcript {
+  #log;
+  #follow;
+  #actions;
+  /** Of the answers shown, by message. @type {Map<string, ReplyView>} */
+  #replies = new Map();
+  #can = { ask: false, browse: true };
+
+  /**
+   * @param {HTMLElement} log
+   * @param {(force?: boolean) => void} follow keeps the end in sight
+   * @param {Actions} actions
+   */
+  constructor(log, follow, actions) {
+    this.#log = log;
+    this.#follow = follow;
+    this.#actions = actions;
+  }
+
+  /**
+   * Shows the path through the branches.
+   *
+   * @param {Branches} branches
+   * @param {string} [unfinished] id of the answer that can go on
+   */
+  show(branches, unfinished) {
+    this.#replies.clear();
+    this.#log.replaceChildren();
+    for (const message of branches.path) {
+      const shown = this.append(message, branches);
+      if (shown instanceof ReplyView) this.end(message, branches, message.id === unfinished);
+    }
+    this.#follow(true);
+  }
+
+  /**
+   * @param {Message} message
+   * @param {Branches} branches
+   */
+  append(message, branches) {
+    if (message.role === "user") return this.#question(message, branches);
+    const reply = new ReplyView(message, this.#follow);
+    this.#replies.set(message.id, reply);
+    this.#log.append(reply.element);
+    this.#follow(true);
+    return reply;
+  }
+
+  /** @param {string} id */
+  reply(id) {
+    return /** @type {ReplyView} */ (this.#replies.get(id));
+  }
+
+  /**
+   * The answer is whole, as far as it goes.
+   *
+   * @param {Message} message
+   * @param {Branches} branches
+   * @param {boolean} canGoOn
+   */
+  end(message, branches, canGoOn) {
+    const reply = this.reply(message.id);
+    reply.end(message);
+    if (canGoOn) {
+      this.forgetUnfinished(); // only the last answer can go on
+      reply.foot.append(this.#needing("ask", "continue", () => this.#actions.goOn(message)));
+    }
+    if (message.content) reply.foot.append(copyButton(message.content));
+    const regenerate = () => this.#actions.regenerate(message);
+    reply.foot.append(this.#needing("ask", "regenerate", regenerate));
+    reply.foot.append(...this.#switches(message, branches));
+    this.#follow();
+  }
+
+  forgetUnfinished() {
+    this.#log.querySelector("[data-testid=continue]")?.remove();
+  }
+
+  /** @param {{ask: boolean, browse: boolean}} can what is possible at present */
+  enable(can) {
+    this.#can = can;
+    for (const each of this.#log.querySelectorAll("button[data-needs]")) {
+      this.#enable(/** @type {HTMLButtonElement} */ (each));
+    }
+  }
+
+  /** @param {HTMLButtonElement} control */
+  #enable(control) {
+    const { needs, end } = control.dataset;
+    control.disabled = end !== undefined || !this.#can[/** @type {"ask" | "browse"} */ (needs)];
+  }
+
+  /**
+   * @param {"ask" | "browse"} needs
+   * @param {string} name of its string and test id
+   * @param {() => void} action
+   */
+  #needing(needs, name, action) {
+    const created = button("link", name, action);
+    created.dataset.needs = needs;
+    this.#enable(created);
+    return created;
+  }
+
+  /**
+   * @param {Message} message
+   * @param {Branches} branches
+   */
+  #question(message, branches) {
+    const asked = element("article", "question");
+    asked.dataset.message = message.id;
+    const text = element("p", "text", message.content);
+    text.dataset.testid = "question";
+    const foot = element("p", "reply-foot");
+    const edit = this.#needing("ask", "edit", () => this.#edit(message, asked));
+    foot.append(...this.#switches(message, branches), edit, copyButton(message.content));
+    asked.append(element("span", "aside", t("you")), text, foot);
+    this.#log.append(asked);
+    this.#follow(true);
+    return asked;
+  }
+
+  /**
+   * ‹ 2/3 › where there are several.
+   *
+   * @param {Message} message
+   * @param {Branches} branches
+   */
+  #switches(message, branches) {
+    const siblings = branches.siblings(message);
+    if (siblings.length < 2) return [];
+    const at = siblings.findIndex(({ id }) => id === message.id);
+    const group = element("span", "branches");
+    group.setAttribute("role", "group");
+    group.setAttribute("aria-label", t("branches"));
+    const place = element("span", "numbers", `${number(at + 1)}/${number(siblings.length)}`);
+    place.dataset.testid = "branch";
+    const step = (/** @type {string} */ name, /** @type {string} */ sign, /** @type {number} */ to) => {
+      const control = this.#needing("browse", name, () => this.#switchTo(siblings[to], name));
+      control.setAttribute("aria-label", control.title = t(name));
+      control.textContent = sign;
+      if (!siblings[to]) control.dataset.end = "";
+      this.#enable(control);
+      return control;
+    };
+    group.append(step("branch_previous", "‹", at - 1), place, step("branch_next", "›", at + 1));
+    return [group];
+  }
+
+  /**
+   * The focus stays on the control, or goes to its neighbour at an end.
+   *
+   * @param {Message} sibling
+   * @param {string} name
+   */
+  #switchTo({ id }, name) {
+    this.#actions.switchTo(id);
+    const controls = [...this.#log.querySelectorAll(`[data-message="${id}"] .branches button`)];
+    const enabled = /** @type {HTMLButtonElement[]} */ (controls).filter(({ disabled }) => !disabled);
+    const same = enabled.find(({ dataset }) => dataset.testid === name.replaceAll("_", "-"));
+    (same ?? enabled[0])?.focus();
+  }
+
+  /**
+   * @param {Message} message
+   * @param {HTMLElement} asked
+   */
+  #edit(message, asked) {
+    const shown = [...asked.children];
+    const form = element("form", "edit");
+    const box = document.createElement("textarea");
+    box.value = message.content;
+    box.dataset.testid = "edit-text";
+    box.setAttribute("aria-label", t("edit_label"));
+    const close = () => {
+      asked.replaceChildren(...shown);
+      /** @type {HTMLElement | null} */ (asked.querySelector("[data-testid=edit]"))?.focus();
+    };
+    const save = () => {
+      const text = box.value.trim();
+      if (!text || !this.#can.ask) return;
+      close();
+      this.#actions.edit(message, text);
+    };
+    box.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") close();
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      save();
+    });
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      save();
+    });
+    const row = element("p", "row");
+    const send = this.#needing("ask", "edit_send", save);
+    send.className = "quiet";
+    row.append(button("quiet", "cancel", close), send);
+    form.append(box, row);
+    asked.replaceChildren(form);
+    autosize(box);
+    box.focus();
+  }
+}
+
+/** One answer: its reasoning, its text, and a foot for what can be done with it. */
+export class ReplyView {
+  element = element("article", "reply");
+  foot = element("p", "reply-foot");
+  #reasoning = element("details", "reasoning");
+  #summary = element("summary");
+  #thought = element("p", "text");
+  #answer = element("div", "answer");
+  #view;
+  #follow;
+
+  /**
+   * @param {Message} message
+   * @param {(force?: boolean) => void} follow
+   */
+  constructor(message, follow) {
+    this.#follow = follow;
+    this.element.dataset.message = message.id;
+    this.#reasoning.dataset.testid = "reasoning";
+    this.#reasoning.hidden = true;
+    this.#reasoning.append(this.#summary, this.#thought);
+    this.#answer.dataset.testid = "answer";
+    const who = element("span", "aside", t("assistant"));
+    this.element.append(who, this.#reasoning, this.#answer, this.foot);
+    this.#view = new MarkdownView(this.#answer, () => follow());
+    this.begin();
+    if (message.reasoning) this.think(message.reasoning);
+    if (message.content) this.append(message.content);
+  }
+
+  begin() {
+    this.foot.replaceChildren();
+    this.#answer.ariaBusy = "true";
+  }
+
+  /** The answer so far, as it is shown. */
+  get text() {
+    return this.#view.text;
+  }
+
+  /** @param {string} content */
+  append(content) {
+    this.#view.append(content);
+  }
+
+  /** @param {string} reasoning */
+  think(reasoning) {
+    this.#summary.textContent = t("reasoning_now");
+    this.#thought.append(reasoning);
+    this.#reasoning.hidden = false;
+    this.#follow();
+  }
+
+  /** @param {Message} message */
+  end({ finish, thought_ms }) {
+    this.#view.finish();
+    this.#answer.ariaBusy = "false";
+    this.#summary.textContent = thought_ms === undefined
+      ? t("reasoning")
+      : t("thought", { seconds: number(Math.max(1, Math.round(thought_ms / 1000))) });
+    this.foot.replaceChildren();
+    if (finish) this.foot.append(element("span", "finish", t(`finish_${finish}`)));
+  }
+}
+
+/** @param {string} text */
+function copyButton(text) {
+  const copy = button("link", "copy", async () => {
+    await navigator.clipboard.writeText(text);
+    copy.textContent = t("copied");
+    setTimeout(() => (copy.textContent = t("copy")), 1500);
+  });
+  return copy;
+}
