@@ -79,8 +79,8 @@ def test_no_package_has_a_model(packages: Packages) -> None:
 def test_a_page_out_of_node_modules_answers(
     packages: Packages, tmp_path: Path, plain_chromium: Any
 ) -> None:
-    """The page of examples/npm, as its README says, with npm off the network."""
-    shutil.copytree(ROOT / "examples/npm", tmp_path, dirs_exist_ok=True)
+    """The page of tests/examples/npm, as its README says, with npm off the network."""
+    shutil.copytree(ROOT / "tests/examples/npm", tmp_path, dirs_exist_ok=True)
     install = [npm.find("npm"), "install", "--offline", "--no-audit", "--no-fund", packages[0]]
     run(install, tmp_path, npm_config_cache=str(tmp_path / "npm"))
     about = json.loads((tmp_path / "node_modules/octavo/package.json").read_text())
