@@ -201,7 +201,8 @@ def test_idle_models_make_room_and_busy_ones_go_on() -> None:
             assert (await answered(engine, name)).ids == PROMPT["ids"][:40]
         # A second one has no room while the first one answers: nobody notices but who loads it.
         busy = asyncio.ensure_future(answered(engine, "a", 200))
-        await asyncio.sleep(0.05)
+        while not any(model["answers"] for model in engine.status()["models"]):
+            await asyncio.sleep(0.001)
         assert not busy.done()
         assert await code(engine.load(LoadConfig(model="c", **shared), lambda *_: None)) == (
             "memory.device"
