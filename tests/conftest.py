@@ -18,8 +18,13 @@ BROWSER_FLAGS = ["--no-sandbox", "--disable-background-networking", "--no-first-
 GPU_FLAGS = [*BROWSER_FLAGS, "--enable-unsafe-webgpu"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first; and while Playwright runs, no test can start an event loop of its own."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Fast tests first; and while Playwright runs, no test can start an event loop of its own.
+    Those that are marked ``by_hand`` run with OCTAVO_ALL=1."""
+    if not os.environ.get("OCTAVO_ALL"):
+        left_out = [item for item in items if item.get_closest_marker("by_hand")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: "playwright" in getattr(item, "fixturenames", ()))
 
 

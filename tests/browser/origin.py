@@ -104,8 +104,6 @@ class Origin:
         if manners.exposes:
             headers["Access-Control-Expose-Headers"] = "ETag, Content-Range"
         body = data[first:last] if with_body else b""
-        if manners.cuts and not is_probe:
-            body = body[: manners.cuts.pop(0)]
         if manners.flips and not request.path.endswith(".json") and body:
             manners.flips -= 1
             body = bytes([body[0] ^ 1]) + body[1:]
@@ -123,6 +121,9 @@ class Origin:
             hard = struct.pack("ii", 1, 0)  # closing sends a reset
             request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, hard)
             request.connection.close()
+        elif manners.cuts and not is_probe:
+            self._send(request, status, headers, body[: manners.cuts.pop(0)])
+            self._closing.wait(0.2)  # so that the page gets it before it hears of the end
         else:
             self._send(request, status, headers, body)
 

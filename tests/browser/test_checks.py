@@ -63,6 +63,7 @@ def open_broken(
         server.close()
 
 
+@pytest.mark.by_hand
 def test_all_is_right_here(tmp_path: Path, gpu_chromium: Any) -> None:
     device, found = open_broken(tmp_path, gpu_chromium, {})
     assert device["kind"] == "webgpu"
@@ -70,7 +71,13 @@ def test_all_is_right_here(tmp_path: Path, gpu_chromium: Any) -> None:
     assert not any(found.values()), found
 
 
-@pytest.mark.parametrize("edit", [WRONG, "code + ' no WGSL'"], ids=["wrong", "no pipeline"])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(WRONG, id="wrong"),
+        pytest.param("code + ' no WGSL'", id="no pipeline", marks=pytest.mark.by_hand),
+    ],
+)
 def test_a_broken_way_is_not_taken(tmp_path: Path, gpu_chromium: Any, edit: str) -> None:
     device, found = open_broken(tmp_path, gpu_chromium, broken(FIRST_WAY, edit))
     assert device["kind"] == "webgpu"
@@ -79,6 +86,7 @@ def test_a_broken_way_is_not_taken(tmp_path: Path, gpu_chromium: Any, edit: str)
     assert not any(ways for case, ways in found.items() if "Product" not in case)
 
 
+@pytest.mark.by_hand
 def test_simpler_kernels_take_the_place_of_broken_ones(tmp_path: Path, gpu_chromium: Any) -> None:
     patch = broken("const TEAM: u32 = (16|32)u;\\nconst ROWS", WRONG)
     device, found = open_broken(tmp_path, gpu_chromium, patch)

@@ -19,7 +19,7 @@ from tests.browser.patched import DEVICES, REAL, patched_site, python
 from tests.conftest import GPU_FLAGS, ROOT, StaticServer
 
 pytestmark = pytest.mark.browser
-LOSSES = int(os.environ.get("OCTAVO_LOSSES", "8"))
+LOSSES = int(os.environ.get("OCTAVO_LOSSES", "4"))
 SEED = int(os.environ.get("OCTAVO_SEED", "20261130"))
 UNLIMITED = ["--disable-gpu-process-crash-limit", "--disable-domain-blocking-for-3d-apis"]
 MODEL = "models/tiny/manifest.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -335,6 +336,7 @@ def test_a_file_that_was_changed_after_it_was_picked(chat: Chat, tmp_path: Path)
     path.write_bytes(LARGE)
     pick(chat, [path])
     path.write_bytes(LARGE[:-1])
+    os.utime(path, (0, 0))  # for the browser looks at the time alone, and not too closely
     assert load_picked(chat) == "shard.file"
 
 
