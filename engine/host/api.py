@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
@@ -23,13 +21,13 @@ from engine.host import assemble, native, pins, pip
 from engine.host.access import Access
 from engine.host.client import Asked, Client
 from engine.host.completions import Shape, error_body, event, generate_fields, status_of
-from engine.host.errors import HostError
+from engine.host.files import parts_of
 from engine.host.local import LocalHost
 from engine.host.paths import LOCK_API, ROOT
+from engine.messages import parse_request
 
 MAX_BODY = 8 << 20  # bytes
 CONVERSATIONS = 4  # of a whole context that are kept at most
-_SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 Endpoint = Callable[["Api", Request], Awaitable[Response]]
 
 
@@ -56,24 +54,10 @@ def open_api(arguments: argparse.Namespace) -> Api:
     """The API as the arguments want it, without its model. Raises HostError if there is none."""
     pip.install(LOCK_API, "Installing NumPy and the tokenizer")
     path: Path | None = arguments.model
-    files = files_of(path) if path else [assemble.model_file(pins.MODELS[0])]
+    files = parts_of(path) if path else [assemble.model_file(pins.MODELS[0])]
     name = path.stem if path else pins.MODELS[0].id
     host = LocalHost(files, ROOT / native.build(native.HERE))
     return Api(host, name, Access.to(arguments.host, arguments.token, arguments.origin))
-
-
-def files_of(path: Path) -> list[Path]:
-    """All files of a model, of which one is given. Raises HostError if one is missing."""
-    split = _SPLIT.fullmatch(path.name)
-    names = [path.name]
-    if split:
-        head, _, of = split.groups()
-        names = [f"{head}-{i + 1:05}-of-{of}.gguf" for i in range(int(of))]
-    files = [path.with_name(name) for name in names]
-    for file in files:
-        if not file.is_file():
-            raise HostError(f"There is no file {file}.")
-    return files
 
 
 def _answered(endpoint: Endpoint) -> Endpoint:
@@ -186,14 +170,9 @@ async def _json(request: Request) -> dict[str, Any]:
             data += chunk
             if len(data) > MAX_BODY:
                 raise OctavoError("request.invalid", f"A request has at most {MAX_BODY} bytes.")
-        body = json.loads(data)
     except ClientDisconnect:
         raise OctavoError("request.cancelled") from None
-    except (ValueError, RecursionError) as error:
-        raise OctavoError("request.invalid", f"A request should be JSON: {error}.") from None
-    if not isinstance(body, dict):
-        raise OctavoError("request.invalid", "A request should be an object.")
-    return body
+    return parse_request(data)
 
 
 async def _watch(request: Request, asked: Asked) -> None:

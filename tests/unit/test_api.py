@@ -16,9 +16,9 @@ import pytest
 
 from engine.errors import OctavoError
 from engine.host.access import Access
-from engine.host.api import files_of
 from engine.host.completions import Shape, event, generate_fields
 from engine.host.errors import HostError
+from engine.host.files import parts_of
 from tests.conftest import ROOT
 from tests.serving import ApiServer
 
@@ -330,9 +330,9 @@ def test_a_split_model_is_found_by_any_of_its_files(tmp_path: Path) -> None:
     parts = [tmp_path / f"m-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
     for part in parts:
         part.touch()
-    assert files_of(parts[1]) == parts
+    assert parts_of(parts[1]) == parts
     parts[2].unlink()
     with pytest.raises(HostError, match="00003-of-00003"):
-        files_of(parts[0])
+        parts_of(parts[0])
     with pytest.raises(HostError, match=r"There is no file .*x\.gguf"):
-        files_of(tmp_path / "x.gguf")
+        parts_of(tmp_path / "x.gguf")
