@@ -44,7 +44,7 @@ class Engine:
         # answer begins meanwhile.
         self._changing = asyncio.Lock()
         self._requests: list[Request] = []
-        self._unfinished = Unfinished()
+        self._unfinished: Unfinished[Slot, Prompt] = Unfinished()
         self._ended = Signal()  # an answer or a load, or it is to stop
 
     @property

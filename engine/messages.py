@@ -1,4 +1,4 @@
-"""Messages and tools of a request, in OpenAI's shape, with their checks.
+"""Requests that came as JSON, and their messages and tools, in OpenAI's shape, with their checks.
 
 A checked message has these fields and no others, each only where it says something:
 
@@ -21,6 +21,17 @@ from engine.errors import OctavoError, wrong_field
 
 ROLES = ("system", "user", "assistant", "tool")
 MAX_DEPTH = 64  # of JSON in arguments and tools
+
+
+def parse_request(text: str | bytes) -> dict[str, Any]:
+    """The object that a JSON text is. Raises request.invalid."""
+    try:
+        request = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OctavoError("request.invalid", f"A request should be JSON: {error}.") from error
+    if not isinstance(request, dict):
+        raise OctavoError("request.invalid", "A request should be an object.")
+    return request
 
 
 def check_messages(request: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ ASK_SECONDS = 1.0  # between two requests
 TOO_OFTEN = "The GPU was lost again and again, so the CPU computes the answers."
 NOT_GIVEN = "The GPU was lost and the browser gives no other one, so the CPU computes the answers."
 WRONG = "This GPU computes wrong numbers, so the CPU computes the answers."
+REFUSED = "The GPU cannot load this model ({}), so the CPU computes the answers."
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class Recovery:
         """The outcome of the first ``attempt`` to load the model, on the device that it is given
         the opener of, in which the device is not lost.
 
-        Raises OctavoError gpu.lost if that is not to be hoped for and ``config`` wants a GPU, and
-        what the attempt raises."""
+        Where any device will do, the CPU has what the GPU cannot load. Raises OctavoError gpu.lost
+        if a GPU is not to be hoped for and ``config`` wants one, and what the attempt raises."""
 
         async def open_device(config: LoadConfig) -> Opened:
             return await self._open(host, config, tell)
@@ -81,13 +82,16 @@ class Recovery:
             try:
                 return await attempt(open_device)
             except Exception as error:
+                failure = as_octavo_error(error)
                 # The CPU cannot be lost.
                 given_up = self.fallen or isinstance(error, _GivenUpError)
-                code = as_octavo_error(error).code
-                if code == "gpu.wrong" and config.device == "auto" and not given_up:
-                    self.fallen = WRONG  # for this model
-                elif code == "gpu.lost" and not given_up:
+                if given_up or not failure.code.startswith("gpu."):
+                    raise
+                if failure.code == "gpu.lost":
                     self.losses += 1
+                elif config.device == "auto":  # for this model
+                    why = REFUSED.format(failure.message.rstrip("."))
+                    self.fallen = WRONG if failure.code == "gpu.wrong" else why
                 else:
                     raise
 

@@ -7,22 +7,22 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.answer import Answer, Delta
 from engine.config import GenerateConfig, LoadConfig, MeasureConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
-from engine.loader import Host, LoadedModel, StageProgress
+from engine.loader import Host, StageProgress
 from engine.remote import Remote, RemoteAnswer
 from engine.request import T, Work
 from engine.resident import describe
 from engine.tuning import choose
+from engine.unfinished import Unfinished
 
 # What says that a model cannot be loaded here, and not that it is none or cannot be had.
 NOT_HERE = ("gpu.", "memory.", "model.", "tokenizer.", "shard.quota", "internal")
-MOST_UNFINISHED = 64
 
 
 @dataclass(eq=False)
@@ -47,7 +47,7 @@ class Service:
         self._last: Remote | None = None  # if it was loaded last of all
         self._opening: asyncio.Task[None] | None = None
         self._requests: dict[int, _Request] = {}  # under way
-        self._unfinished: dict[int, _Request] = {}
+        self._unfinished: Unfinished[Remote, _Request] = Unfinished()
         self._keys = itertools.count(-2, -1)  # of answers whose asker knows none
 
     async def load(
@@ -59,7 +59,7 @@ class Service:
         failure = ""
         if config.device != "remote":
             try:
-                model = await self._load_here(config, progress, key)
+                model = await self._engine.load(config, progress, key)
             except OctavoError as error:
                 if not (config.remote and config.device == "auto" and _is_not_here(error)):
                     raise
@@ -70,21 +70,6 @@ class Service:
                 timings = [timing.to_wire(best) for timing in model.timings]
                 return {**describe(model), "variants": timings}
         return await self._load_there(config, failure)
-
-    async def _load_here(
-        self, config: LoadConfig, progress: StageProgress, key: int | None
-    ) -> LoadedModel:
-        """On the GPU or, where that fails and any device will do, the CPU."""
-        try:
-            return await self._engine.load(config, progress, key)
-        except OctavoError as error:
-            if config.device != "auto" or not error.code.startswith("gpu."):
-                raise
-            failure = error.message.rstrip(".")
-        model = await self._engine.load(replace(config, device="cpu"), progress, key)
-        reason = f"The GPU cannot load this model ({failure}), so the CPU computes the answers."
-        model.device_reason = reason
-        return model
 
     async def _load_there(self, config: LoadConfig, failure: str) -> dict[str, Any]:
         """On the server; ``failure`` says why not here, if it was tried."""
@@ -118,8 +103,7 @@ class Service:
     async def _drop(self, remotes: list[Remote]) -> None:
         """Stop their answers, and forget them."""
         await self._stopped([r for r in self._requests.values() if r.remote in remotes])
-        for key in [key for key, r in self._unfinished.items() if r.remote in remotes]:
-            del self._unfinished[key]
+        self._unfinished.only_of(self._remotes.values())
         if self._last in remotes:
             self._last = None
 
@@ -157,19 +141,17 @@ class Service:
         model: str | None = None,
     ) -> AsyncGenerator[Delta | Answer | RemoteAnswer, None]:
         """Continue an answer: see ``Engine.go_on``; of a remote server as well as that can."""
-        begun = self._unfinished.get(earlier)
-        if not begun and self._find(model):
-            raise OctavoError("request.invalid", f"There is no answer {earlier} to continue.")
-        if not begun:
+        if earlier not in self._unfinished and not self._find(model):
             return self._engine.go_on(earlier, config, key, model)
-        if model is not None and self._find(model) is not begun.remote:
+        remote, begun = self._unfinished.find(earlier)
+        if model is not None and self._find(model) is not remote:
             raise OctavoError("request.invalid", f"{model!r} did not begin the answer.")
         if begun.thinking:
             raise OctavoError(
                 "request.invalid",
                 "The answer ended within its think part: a remote server cannot go on there.",
             )
-        return self._answer(_Request(begun.remote, begun.messages, begun.so_far), config, key)
+        return self._answer(_Request(remote, begun.messages, begun.so_far), config, key)
 
     def complete(
         self,
@@ -209,13 +191,11 @@ class Service:
             request.ended.set()
 
     def _keep(self, key: int, request: _Request, answer: RemoteAnswer) -> None:
-        self._unfinished.pop(key, None)
+        self._unfinished.forget(key)
         if answer.finish_reason in ("length", "cancelled"):
             request.so_far += answer.text
             request.thinking = bool(answer.reasoning and not request.so_far)
-            self._unfinished[key] = request
-        if len(self._unfinished) > MOST_UNFINISHED:
-            del self._unfinished[next(iter(self._unfinished))]
+            self._unfinished.keep(key, request.remote, request)
 
     def stop(self, key: int | None = None) -> bool:
         """Stop the answer with this key, or without one a load or all answers; returns whether
@@ -234,7 +214,7 @@ class Service:
     async def reset(self) -> None:
         """Stop, and forget all conversations."""
         await self._stopped(list(self._requests.values()))
-        self._unfinished.clear()
+        self._unfinished.only_of(())
         await self._engine.reset()
 
     async def unload(self, model: str | None = None) -> None:

@@ -27,7 +27,7 @@ from engine.config import (
 from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host
-from engine.messages import check_messages, check_tools
+from engine.messages import check_messages, check_tools, parse_request
 from engine.raw import detokenize, tokenize
 from engine.recovery import News
 from engine.service import Service
@@ -69,7 +69,7 @@ class Worker:
 
     async def _answer(self, text: str, known_id: int) -> None:
         try:
-            message = _parse(text)
+            message = parse_request(text)
             id = _id_of(message)
         except OctavoError as error:
             self._reply(known_id, "error", error=error.to_wire())
@@ -174,16 +174,6 @@ class Worker:
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._service.status()
-
-
-def _parse(text: str) -> Message:
-    try:
-        message = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OctavoError("request.invalid", f"A request should be JSON: {error}.") from error
-    if not isinstance(message, dict):
-        raise OctavoError("request.invalid", "A request should be an object.")
-    return message
 
 
 def _id_of(message: Message) -> int:

@@ -18,8 +18,9 @@ import { measureRecovery } from "./bench_recovery.mjs";
 import { measureContinue, measureStops } from "./bench_stops.mjs";
 import { encode, makeText, measureTokenizer } from "./bench_text.mjs";
 import { Octavo } from "./client.mjs";
+import { byId } from "./dom.mjs";
 import {
-  add, address, byId, median, post, reports, rows, say, secondsSince, spread,
+  add, address, median, post, reports, rows, say, secondsSince, spread,
 } from "./report.mjs";
 
 /**

@@ -1,5 +1,7 @@
 /** What the bench pages show and report: rows of a table, progress, POSTs to a runner's `/log`. */
 
+import { byId, element } from "./dom.mjs";
+
 /**
  * @typedef {object} Row one figure
  * @property {string} id stable
@@ -52,26 +54,9 @@ export function secondsSince(started) {
 export function add(id, label, value, unit, note = "") {
   rows.push({ id, label, value, unit, note });
   const row = document.createElement("tr");
-  row.append(cell("th", label), cell("td", digits(value), "value"), cell("td", unit),
-    cell("td", note, "note"));
+  row.append(element("th", "", label), element("td", "value", digits(value)),
+    element("td", "", unit), element("td", "note", note));
   byId("rows").append(row);
-}
-
-/**
- * @param {string} tag
- * @param {string} text
- * @param {string} [className]
- */
-export function cell(tag, text, className = "") {
-  const created = document.createElement(tag);
-  created.textContent = text;
-  created.className = className;
-  return created;
-}
-
-/** @param {string} id */
-export function byId(id) {
-  return /** @type {HTMLElement} */ (document.getElementById(id));
 }
 
 /** @param {string} text */

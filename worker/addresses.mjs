@@ -1,6 +1,7 @@
 /** A .gguf at an address, or split into several: by ranges, or in order from servers without. */
 
 import { keptManifestUrl, layOut, modelName, partNames } from "./layout.mjs";
+import { PARALLEL } from "./sources.mjs";
 import { ShardError, checkStatus, parts, resumes, timeLimit } from "./transfer.mjs";
 
 /**
@@ -11,7 +12,6 @@ import { ShardError, checkStatus, parts, resumes, timeLimit } from "./transfer.m
  * @typedef {{url: string, version: string, start: number, size: number}} Wanted bytes of a file
  */
 
-const PARALLEL = 4;
 const MAGIC = "GGUF";
 const BY_HAND = "Download it by other means, and open the file.";
 

@@ -1,6 +1,7 @@
 /** A .gguf on disk, or split into several files. They are read in slices. */
 
 import { keptManifestUrl, layOut, modelName, partNames } from "./layout.mjs";
+import { PARALLEL } from "./sources.mjs";
 import { ShardError } from "./transfer.mjs";
 
 /**
@@ -9,7 +10,6 @@ import { ShardError } from "./transfer.mjs";
  * @typedef {import("./sources.mjs").Transfer} Transfer
  */
 
-const PARALLEL = 4;
 const PREFIX = "file "; // no address begins so
 
 /**

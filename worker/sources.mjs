@@ -21,7 +21,7 @@
 
 import { fetchAll, parts, resumes } from "./transfer.mjs";
 
-const PARALLEL = 4;
+export const PARALLEL = 4; // transfers at a time
 
 /** A folder of shards with a manifest. @implements {Source} */
 export class ManifestSource {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import wraps
@@ -22,8 +21,10 @@ from engine.host import assemble, native, pins, pip
 from engine.host.access import Access
 from engine.host.client import Asked, Client
 from engine.host.completions import Shape, error_body, event, generate_fields, status_of
+from engine.host.files import name_of
 from engine.host.local import LocalHost
 from engine.host.paths import INSTALLED, LOCK_API, ROOT
+from engine.messages import parse_request
 
 MAX_BODY = 8 << 20  # bytes
 CONVERSATIONS = 4  # of a whole context that are kept at most
@@ -53,7 +54,7 @@ def open_api(arguments: argparse.Namespace, own: Sequence[Path] = ()) -> Api:
     is not loaded yet. Raises HostError if there is none."""
     pip.install(LOCK_API, "Installing NumPy and the tokenizer")
     files = own or [assemble.model_file(pins.MODELS[0])]
-    name = own[0].stem if own else pins.MODELS[0].id
+    name = name_of(own[0]) if own else pins.MODELS[0].id
     # The installed package has no compiler: there NumPy alone computes, more slowly.
     host = LocalHost(files, None if INSTALLED else ROOT / native.build(native.HERE))
     return Api(host, name, Access.to(arguments.host, arguments.token, arguments.origin))
@@ -169,14 +170,9 @@ async def _json(request: Request) -> dict[str, Any]:
             data += chunk
             if len(data) > MAX_BODY:
                 raise OctavoError("request.invalid", f"A request has at most {MAX_BODY} bytes.")
-        body = json.loads(data)
     except ClientDisconnect:
         raise OctavoError("request.cancelled") from None
-    except (ValueError, RecursionError) as error:
-        raise OctavoError("request.invalid", f"A request should be JSON: {error}.") from None
-    if not isinstance(body, dict):
-        raise OctavoError("request.invalid", "A request should be an object.")
-    return body
+    return parse_request(data)
 
 
 async def _watch(request: Request, asked: Asked) -> None:

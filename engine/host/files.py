@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.host.errors import HostError
+
 CHUNK = 1 << 20
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
 
 def sha256(data: bytes) -> str:
@@ -49,6 +53,25 @@ def fingerprint(root: Path, paths: Iterable[Path]) -> str:
     for path in paths:
         total.update(f"{path.as_posix()}\0{file_sha256(root / path)}\n".encode())
     return total.hexdigest()
+
+
+def parts_of(path: Path) -> list[Path]:
+    """All files of the model that `path` is, or is a part of; HostError if one is missing."""
+    split = _PART.fullmatch(path.name)
+    count = int(split[3]) if split else 1
+    names = [f"{split[1]}-{i + 1:05}-of-{split[3]}.gguf" for i in range(count)] if split else []
+    parts = [path.with_name(name) for name in names] or [path]
+    for part in parts:
+        if not part.is_file():
+            of = f": the model is in {count} files" if split else ""
+            raise HostError(f"There is no file {part}{of}.")
+    return parts
+
+
+def name_of(path: Path) -> str:
+    """A model's file name without what says that it is a part."""
+    split = _PART.fullmatch(path.name)
+    return split[1] if split else path.name.removesuffix(".gguf")
 
 
 @contextmanager

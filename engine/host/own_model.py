@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -11,26 +10,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from engine.host.errors import HostError
-from engine.host.files import sha256
+from engine.host.files import name_of, sha256
 
 PLACE = "models/own"
-_SPLIT = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf", re.IGNORECASE)
 _NOT_KEPT = {"Cache-Control": "no-cache"}
-
-
-def files_of(file: Path) -> list[Path]:
-    """All files of a model, of which one is given. Raises HostError if one is missing."""
-    split = _SPLIT.fullmatch(file.name)
-    names = [file.name]
-    if split:
-        head, count = split[1], split[2]
-        names = [f"{head}-{i + 1:05}-of-{count}.gguf" for i in range(int(count))]
-    files = [file.with_name(name) for name in names]
-    missing = next((file for file in files if not file.is_file()), None)
-    if missing or file.suffix.lower() != ".gguf":
-        raise HostError(f"There is no file {missing}." if missing else f"{file} is no .gguf file.")
-    return files
 
 
 def routes(site: Path, files: list[Path]) -> list[BaseRoute]:
@@ -61,11 +44,11 @@ def routes(site: Path, files: list[Path]) -> list[BaseRoute]:
 
 def catalogue(files: list[Path]) -> dict[str, object]:
     """models.json with this model only."""
-    first = files[0]
+    name = name_of(files[0])
     entry = {
-        "id": first.stem,
-        "name": first.stem,
-        "address": f"{PLACE}/{first.name}",
+        "id": name,
+        "name": name,
+        "address": f"{PLACE}/{files[0].name}",
         "size": sum(file.stat().st_size for file in files),
     }
-    return {"default": first.stem, "models": [entry]}
+    return {"default": name, "models": [entry]}

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.errors import OctavoError
 from engine.host import api, assemble, own_model, pins
 from engine.host.errors import HostError
+from engine.host.files import parts_of
 from engine.host.progress import Step
 
 TYPES = {
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """The command; returns when the server is stopped with Ctrl-C."""
-    own = own_model.files_of(arguments.model) if arguments.model else []
+    own = parts_of(arguments.model) if arguments.model else []
     answering = api.open_api(arguments, own) if arguments.api else None
     folder = assemble.build(() if own else pins.MODELS)
     routes = own_model.routes(folder, own) if own else []

@@ -139,13 +139,18 @@ def shard_requests(origin: Origin) -> list[str]:
     return sorted(path for path in origin.paths if path.endswith(".bin"))
 
 
-def test_two_tabs_fetch_a_model_once(
-    tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes]
-) -> None:
-    origin = serve(files, delay_s=0.15)
+def begun(origin: Origin, tabs: Callable[[], Any]) -> tuple[Origin, str, Any, Any]:
+    """An address, a tab that has begun to fetch what is there, and one that has not."""
     url = f"{origin.url}/m/manifest.json"
     first, second = tabs(), tabs()
     first.evaluate(BEGIN, [url, RETRY])
+    return origin, url, first, second
+
+
+def test_two_tabs_fetch_a_model_once(
+    tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes]
+) -> None:
+    origin, url, first, second = begun(serve(files, delay_s=0.15), tabs)
     second.evaluate(BEGIN, [url, RETRY])
     assert [tab.evaluate("window.outcome") for tab in (first, second)] == [SHA256] * 2
     assert len(shard_requests(origin)) == len(set(shard_requests(origin))) > 10
@@ -160,10 +165,7 @@ def test_two_tabs_fetch_a_model_once(
 def test_a_tab_that_waits_takes_over(
     tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes], how: str
 ) -> None:
-    origin = serve(files, delay_s=0.1)
-    url = f"{origin.url}/m/manifest.json"
-    first, second = tabs(), tabs()
-    first.evaluate(BEGIN, [url, RETRY])
+    origin, url, first, second = begun(serve(files, delay_s=0.1), tabs)
     while len(shard_requests(origin)) < 4:
         first.wait_for_timeout(20)
     second.evaluate(BEGIN, [url, RETRY])
@@ -186,10 +188,7 @@ def test_a_tab_that_waits_takes_over(
 def test_a_tab_that_waits_can_be_stopped(
     tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes]
 ) -> None:
-    origin = serve(files, delay_s=0.2)
-    url = f"{origin.url}/m/manifest.json"
-    first, second = tabs(), tabs()
-    first.evaluate(BEGIN, [url, RETRY])
+    origin, url, first, second = begun(serve(files, delay_s=0.2), tabs)
     while not shard_requests(origin):
         first.wait_for_timeout(20)
     second.evaluate(BEGIN, [url, RETRY])

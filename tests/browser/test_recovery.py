@@ -26,7 +26,7 @@ MODEL = "models/tiny/manifest.json"
 COUNT = 60  # tokens
 GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))["prompts"]
 CHATS = [prompt for prompt in GOLDEN if "messages" in prompt]
-MOMENTS = ["load", "answers", "answers", "answers", "idle", "measure"]
+MOMENTS = ["load", "answers", "idle", "measure", "answers", "answers"]
 
 # Begins something and returns at once; `outcome` waits for it.
 HELPERS = """([model, chats, count]) => {

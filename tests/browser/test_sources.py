@@ -82,27 +82,24 @@ def data_requests(origin: Origin) -> list[str]:
     return [range for method, range in origin.requests if method == "GET" and range != "bytes=0-3"]
 
 
+BY_HAND = pytest.mark.by_hand
+
+
 @pytest.mark.parametrize(
     "manners",
     [
-        {},
-        {"exposes": False},
-        {"ranges": False},
-        {"ranges": False, "exposes": False, "etag": ""},
-        {"cuts": [1 << 20, 0, 5, SHARD - 1]},
-        {"ranges": False, "cuts": [1 << 20, 20 << 20]},
-        {"statuses": [503, 429]},
-        {"ranges": False, "statuses": [429]},
-    ],
-    ids=[
-        "ranges",
-        "ranges that pages cannot read",
-        "no ranges",
-        "no ranges, no version",
-        "cut",
-        "cut without ranges",
-        "busy",
-        "busy without ranges",
+        pytest.param({}, id="ranges"),
+        pytest.param({"exposes": False}, id="ranges that pages cannot read"),
+        pytest.param({"ranges": False}, id="no ranges"),
+        pytest.param(
+            {"ranges": False, "exposes": False, "etag": ""},
+            id="no ranges, no version",
+            marks=BY_HAND,
+        ),
+        pytest.param({"cuts": [1 << 20, 0, 5, SHARD - 1]}, id="cut", marks=BY_HAND),
+        pytest.param({"ranges": False, "cuts": [1 << 20, 20 << 20]}, id="cut without ranges"),
+        pytest.param({"statuses": [503, 429]}, id="busy"),
+        pytest.param({"ranges": False, "statuses": [429]}, id="busy no ranges", marks=BY_HAND),
     ],
 )
 def test_a_gguf_at_an_address(chat: Chat, serve: Serve, manners: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -16,6 +17,8 @@ import pytest
 from engine.errors import OctavoError
 from engine.host.access import Access
 from engine.host.completions import Shape, event, generate_fields
+from engine.host.errors import HostError
+from engine.host.files import parts_of
 from tests.conftest import ROOT
 from tests.serving import ApiServer
 
@@ -321,3 +324,15 @@ def test_reasoning_is_apart() -> None:
     assert event("[DONE]") == b"data: [DONE]\n\n"
     with pytest.raises(OctavoError):
         Shape({"stream_options": {"include_usage": 1}}, "m")
+
+
+def test_a_split_model_is_found_by_any_of_its_files(tmp_path: Path) -> None:
+    parts = [tmp_path / f"m-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    for part in parts:
+        part.touch()
+    assert parts_of(parts[1]) == parts
+    parts[2].unlink()
+    with pytest.raises(HostError, match="00003-of-00003"):
+        parts_of(parts[0])
+    with pytest.raises(HostError, match=r"There is no file .*x\.gguf"):
+        parts_of(tmp_path / "x.gguf")

@@ -29,6 +29,7 @@ from tests import hugging_face
 from tests.conftest import ROOT
 from tests.hugging_face import GOLDEN, write_folder, write_json, write_weights
 from tests.native import NativeHost
+from tests.splitting import split
 
 QUANTS = {"tiny": "q4_1", "tiny_qwen2": "q4_0", "tiny_llama3": "q4_0", "tiny_qwen3": "q4_0"}
 
@@ -173,28 +174,16 @@ def test_quantizing_a_gguf_file_keeps_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def split(tmp_path: Path) -> list[Path]:
-    """A golden model in three files, by the `gguf` package's own splitting."""
-    reader = gguf.GGUFReader(GOLDEN / "tiny_qwen2.gguf")
-    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "qwen2", split_max_tensors=16)
-    for field in reader.fields.values():
-        if not field.name.startswith(("GGUF.", "general.architecture")):
-            kind, *element = field.types
-            writer.add_key_value(field.name, field.contents(), kind, *element[-1:])
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    parts = sorted(tmp_path.glob("x-*.gguf"))
-    assert len(parts) > 2
-    return parts
+def parts(tmp_path: Path) -> list[Path]:
+    """A golden model in several files, by the `gguf` package's own splitting."""
+    (tmp_path / "whole").mkdir()
+    whole = shutil.copy(GOLDEN / "tiny_qwen2.gguf", tmp_path / "whole/x.gguf")
+    return split(whole, tmp_path, most_tensors=16)
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_split_file_is_joined(split: list[Path], which: int, tmp_path: Path) -> None:
-    places = convert(split[which], tmp_path / "out")
+def test_a_split_file_is_joined(parts: list[Path], which: int, tmp_path: Path) -> None:
+    places = convert(parts[which], tmp_path / "out")
     assert places.gguf.name == "x.gguf"
     assert tensors(places.gguf) == tensors(GOLDEN / "tiny_qwen2.gguf")
     expected, found = metadata(GOLDEN / "tiny_qwen2.gguf"), metadata(places.gguf)
@@ -202,10 +191,10 @@ def test_a_split_file_is_joined(split: list[Path], which: int, tmp_path: Path) -
     assert not any(key.startswith("split.") for key in found)
 
 
-def test_a_missing_part_is_named(split: list[Path], tmp_path: Path) -> None:
-    split[1].unlink()
-    with pytest.raises(HostError, match=split[1].name):
-        convert(split[0], tmp_path / "out")
+def test_a_missing_part_is_named(parts: list[Path], tmp_path: Path) -> None:
+    parts[1].unlink()
+    with pytest.raises(HostError, match=parts[1].name):
+        convert(parts[0], tmp_path / "out")
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from engine import __version__
 from engine.host import api, own_model, paths, pins, pip, serve
 from engine.host.errors import HostError
+from engine.host.files import parts_of
 from engine.host.package import tarball, wheel
 from engine.host.paths import LOCK_API, LOCK_BUILD, ROOT
 from tests.unit.test_host_site import request
@@ -60,7 +61,7 @@ def test_all_files_of_a_split_model_are_served_and_no_others(tmp_path: Path) -> 
     (tmp_path / "precache.json").write_text(
         json.dumps({"version": "one", "files": {"": "1", "x": "2"}})
     )
-    files = own_model.files_of(tmp_path / "a-00002-of-00002.gguf")
+    files = parts_of(tmp_path / "a-00002-of-00002.gguf")
     assert [file.name[:7] for file in files] == ["a-00001", "a-00002"]
 
     from starlette.applications import Starlette
@@ -82,12 +83,6 @@ def test_all_files_of_a_split_model_are_served_and_no_others(tmp_path: Path) -> 
         versions.add(json.loads(request(again, "/precache.json")["body"])["version"])
     assert len(versions) == 3, "one for each list of models"
 
-    (tmp_path / "a-00001-of-00002.gguf").unlink()
-    with pytest.raises(HostError, match=r"no file .*a-00001-of-00002"):
-        own_model.files_of(tmp_path / "a-00002-of-00002.gguf")
-    with pytest.raises(HostError, match=r"There is no file .*x\.gguf"):
-        own_model.files_of(tmp_path / "x.gguf")
-
 
 @pytest.mark.parametrize("installed", [False, True])
 def test_only_the_repository_compiles_for_the_api(
@@ -102,7 +97,7 @@ def test_only_the_repository_compiles_for_the_api(
     parser = argparse.ArgumentParser()
     serve.add_arguments(parser)
     arguments = parser.parse_args(["--api", "--model", str(file)])
-    opened = api.open_api(arguments, own_model.files_of(arguments.model))
+    opened = api.open_api(arguments, parts_of(arguments.model))
     assert asked == [LOCK_API]
     assert opened._name == own_model.catalogue([file])["default"], "the page's and the API's model"
     assert opened._host._library == (None if installed else ROOT / "compiled")

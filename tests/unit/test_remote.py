@@ -282,6 +282,22 @@ def test_a_device_that_was_asked_for_is_meant(server: ApiServer, device: str) ->
     ran(work, Poor("gpu", "cpu"))
 
 
+def test_what_is_no_failure_of_the_gpu_is_not_tried_on_the_cpu() -> None:
+    class Offline(Poor):
+        async def read_shard(self, index: int) -> bytes:
+            raise OctavoError("shard.network")
+
+    host = Offline()
+
+    async def work(client: Client) -> None:
+        with pytest.raises(OctavoError) as caught:
+            await client.ask("load")
+        assert caught.value.code == "shard.network"
+        assert host.asked == ["auto"]
+
+    ran(work, host)
+
+
 def test_without_a_server_the_failure_is_told() -> None:
     async def work(client: Client) -> None:
         with pytest.raises(OctavoError, match="cpu has no memory"):

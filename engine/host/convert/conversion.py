@@ -12,9 +12,10 @@ from pathlib import Path
 from engine.host import shards
 from engine.host.convert import families, writing
 from engine.host.convert.folder import open_folder
-from engine.host.convert.gguf_source import open_gguf, parts_of
+from engine.host.convert.gguf_source import open_gguf
 from engine.host.convert.model import Model
 from engine.host.errors import HostError
+from engine.host.files import parts_of
 from engine.host.progress import Step
 from engine.models import ARCHITECTURES
 

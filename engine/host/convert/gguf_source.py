@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +12,15 @@ from engine.errors import OctavoError
 from engine.host.convert.model import Floats, Model, Tensor
 from engine.host.convert.ranges import Range
 from engine.host.errors import HostError
+from engine.host.files import name_of, parts_of
 from engine.weights.gguf import GGUF, HeaderIncomplete, TensorInfo, read_header
 
 HEAD = 1 << 20  # bytes; doubled until the header is whole
-PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 # The file that is written has its own.
 NOT_COPIED = (
     *("GGUF.", "split.", "general.architecture", "general.alignment", "general.file_type"),
     "general.quantization_version",
 )
-
-
-def parts_of(path: Path) -> list[Path]:
-    """The files of the model that `path` is or belongs to. Raises HostError if one is missing."""
-    match = PART.fullmatch(path.name)
-    if not match:
-        return [path]
-    count = int(match[3])
-    parts = [path.with_name(f"{match[1]}-{i:05}-of-{count:05}.gguf") for i in range(1, count + 1)]
-    for part in parts:
-        if not part.is_file():
-            raise HostError(f"{part} is missing: the model is in {count} files.")
-    return parts
-
-
-def name_of(path: Path) -> str:
-    """The model's file name without what says that it is a part."""
-    match = PART.fullmatch(path.name)
-    return match[1] if match else path.name.removesuffix(".gguf")
 
 
 def header_of(path: Path, size: int | None = None) -> GGUF:
