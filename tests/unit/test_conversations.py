@@ -234,8 +234,8 @@ class Conversations(RuleBasedStateMachine):
 
 TestConversations = Conversations.TestCase
 TestConversations.settings = settings(
-    max_examples=1000,
-    stateful_step_count=10,
+    max_examples=400,
+    stateful_step_count=14,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
