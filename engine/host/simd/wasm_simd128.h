@@ -3,6 +3,9 @@
 
 #pragma once
 #include <stdint.h>
+#ifdef __x86_64__
+#include <emmintrin.h>
+#endif
 
 #define LANES __attribute__((always_inline)) static inline
 
@@ -114,6 +117,9 @@ LANES v128_t wasm_i32x4_extend_high_i16x8(v128_t v) {
 }
 
 LANES v128_t wasm_i32x4_dot_i16x8(v128_t a, v128_t b) {
+#ifdef __x86_64__  // clang does not find this instruction by itself
+  return (v128_t)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
   simd_i16x8 x = (simd_i16x8)a, y = (simd_i16x8)b;
 #define HALF(v, ...) \
   __builtin_convertvector((simd_i16x4)__builtin_shufflevector(v, v, __VA_ARGS__), v128_t)
@@ -121,6 +127,7 @@ LANES v128_t wasm_i32x4_dot_i16x8(v128_t a, v128_t b) {
   v128_t odd = HALF(x, 1, 3, 5, 7) * HALF(y, 1, 3, 5, 7);
 #undef HALF
   return wasm_i32x4_add(even, odd);
+#endif
 }
 
 LANES v128_t wasm_i16x8_narrow_i32x4(v128_t a, v128_t b) {
