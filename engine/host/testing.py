@@ -10,6 +10,9 @@ import sys
 from engine.host import assemble, check, chromium, pip
 from engine.host.paths import LOCK_TEST, ROOT
 
+# Of everything: a browser at work leaves half of two cores idle. Groups keep their order (conftest).
+ALL = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Everything after the command's name goes to pytest."""
@@ -23,5 +26,5 @@ def main(arguments: argparse.Namespace) -> int:
     assemble.build()
     if status := check.main(arguments):
         return status
-    command = [sys.executable, "-m", "pytest", *arguments.rest]
+    command = [sys.executable, "-m", "pytest", *(arguments.rest or ALL)]
     return subprocess.call(command, cwd=ROOT, env={**os.environ, chromium.VARIABLE: browser})
