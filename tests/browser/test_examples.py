@@ -1,0 +1,152 @@
+"""The pages of tests/examples that are built by a bundler, with their real frameworks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import LOAD_MS
+from tests.bundling import bundle
+from tests.conftest import ROOT, StaticServer
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
+    "prompts"
+][0]
+BLOCK = 16  # tokens of a KV block
+# Remembers what the page and its workers say to each other.
+WATCH = """
+window.traffic = { workers: 0, sent: [], results: [] };
+window.Worker = class extends Worker {
+  constructor(...given) {
+    super(...given);
+    traffic.workers++;
+    this.addEventListener("message", ({ data }) => data.kind === "result" && traffic.results.push(data));
+  }
+  postMessage(message, ...others) {
+    traffic.sent.push(message);
+    super.postMessage(message, ...others);
+  }
+};
+"""
+GENERATED = "traffic.sent.filter(({ kind }) => kind === 'generate')"
+ANSWERED = f"(last => last && traffic.results.find(({{ id }}) => id === last.id))({GENERATED}.at(-1))"
+
+
+@pytest.fixture(scope="module")
+def examples(npm_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StaticServer]:
+    folder = tmp_path_factory.mktemp("examples")
+    bundle(npm_package, folder, folder / "out", "development")
+    shutil.copyfile(ROOT / "tests/golden/tiny.gguf", folder / "out/model.gguf")
+    server = StaticServer(folder / "out")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def open_example(examples: StaticServer, plain_chromium: Any) -> Iterator[Callable[[str], Any]]:
+    """Opens a page of theirs, and waits for the model. At the end nothing may have gone wrong."""
+    context = plain_chromium.new_context()
+    context.add_init_script(WATCH)
+    problems: list[str] = []
+
+    def open_page(name: str) -> Any:
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda m: m.type in ("warning", "error") and problems.append(m.text))
+        page.goto(f"{examples.url}/{name}/")
+        page.get_by_text("is ready").wait_for(timeout=LOAD_MS)
+        return page
+
+    yield open_page
+    context.close()
+    assert not problems
+
+
+def workers(page: Any) -> list[str]:
+    """Names of the scripts of workers that run, nested ones too, once they have settled."""
+    page.wait_for_timeout(300)
+    return [worker.url.rpartition("/")[2] for worker in page.workers]
+
+
+# React's StrictMode mounts twice what is mounted, to see whether the first one is cleaned up.
+@pytest.mark.parametrize(("name", "mounts"), [("react", 2), ("vue", 1)])
+def test_a_component_frees_its_model(
+    name: str, mounts: int, open_example: Callable[[str], Any]
+) -> None:
+    page = open_example(name)
+    assert page.evaluate("traffic.workers") == mounts
+    assert workers(page).count("worker.mjs") == 1
+    page.get_by_label("Message").fill(GOLDEN["messages"][0]["content"])
+    page.get_by_role("button", name="Ask").click()
+    page.get_by_role("button", name="Ask", disabled=False).wait_for()
+    shown = page.locator(".assistant").text_content()
+    assert len(shown) > 20 and GOLDEN["text"].startswith(shown[:20])
+
+    page.get_by_label("Message").fill("Go on.")
+    unanswered = page.evaluate(
+        f"""async () => {{
+          document.querySelector("form button").click();
+          while ({GENERATED}.length < 2) await new Promise((go) => setTimeout(go));
+          document.querySelector("[type=checkbox]").click();
+          await new Promise((go) => setTimeout(go, 200));
+          return !{ANSWERED};
+        }}"""
+    )
+    assert unanswered, "the answer ended before the component did"
+    assert workers(page) == []
+
+    page.get_by_label("Chat").check()
+    page.wait_for_function(f"traffic.workers === {2 * mounts}")
+    assert workers(page).count("worker.mjs") == 1
+
+
+def test_the_editor_proposes_how_the_text_goes_on(open_example: Callable[[str], Any]) -> None:
+    page = open_example("editor")
+    text = "The old lighthouse stands alone on the rock, and every evening its keeper climbs the"
+    content, proposal = page.locator(".cm-content"), page.locator(".proposal")
+
+    def answered() -> dict[str, Any]:
+        page.wait_for_function(ANSWERED)
+        value: dict[str, Any] = page.evaluate(f"{ANSWERED}.value")
+        assert value["finish_reason"] != "cancelled"
+        return value
+
+    content.press_sequentially(text)
+    first = answered()
+    proposal.wait_for()
+    assert page.evaluate(f"{GENERATED}.at(-1).prompt") == text
+    assert page.evaluate(f"{GENERATED}.length") >= len(text) - text.count(" ")
+    usage = first["usage"]
+    assert usage["prompt_tokens"] > 2 * BLOCK, "the text has more than a block"
+    assert usage["prompt_tokens"] - usage["cached_tokens"] <= BLOCK
+
+    # A key that comes while a completion is under way ends it.
+    page.evaluate(
+        f"""async () => {{
+          for (const key of " st") {{
+            document.execCommand("insertText", false, key);
+            const count = {GENERATED}.length;
+            if (key !== " ") while ({GENERATED}.length === count) await new Promise((go) => setTimeout(go));
+          }}
+        }}"""
+    )
+    answered()
+    stopped = page.evaluate("traffic.sent.filter(({ kind }) => kind === 'stop').at(-1).target")
+    assert stopped == page.evaluate(f"{GENERATED}.at(-2).id")
+
+    page.keyboard.press("Escape")
+    assert proposal.count() == 0
+    content.press_sequentially("a")
+    answered()
+    proposal.wait_for()
+    proposed = proposal.evaluate("element => element.textContent")
+    page.keyboard.press("Tab")
+    page.wait_for_function(f"{GENERATED}.at(-1).prompt.length > {len(text) + 4}")
+    assert page.evaluate(f"{GENERATED}.at(-1).prompt") == (text + " sta" + proposed).rstrip()
+    assert answered()["usage"]["cached_tokens"] > len(text) // 4
