@@ -26,7 +26,9 @@ window.Worker = class extends Worker {
   constructor(...given) {
     super(...given);
     traffic.workers++;
-    this.addEventListener("message", ({ data }) => data.kind === "result" && traffic.results.push(data));
+    this.addEventListener("message", ({ data }) => {
+      if (data.kind === "result") traffic.results.push(data);
+    });
   }
   postMessage(message, ...others) {
     traffic.sent.push(message);
@@ -35,7 +37,9 @@ window.Worker = class extends Worker {
 };
 """
 GENERATED = "traffic.sent.filter(({ kind }) => kind === 'generate')"
-ANSWERED = f"(last => last && traffic.results.find(({{ id }}) => id === last.id))({GENERATED}.at(-1))"
+RESULT = "(last => last && traffic.results.find(({ id }) => id === last.id))"
+ANSWERED = f"{RESULT}({GENERATED}.at(-1))"
+PAUSE = "new Promise((go) => setTimeout(go))"
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +96,7 @@ def test_a_component_frees_its_model(
     unanswered = page.evaluate(
         f"""async () => {{
           document.querySelector("form button").click();
-          while ({GENERATED}.length < 2) await new Promise((go) => setTimeout(go));
+          while ({GENERATED}.length < 2) await {PAUSE};
           document.querySelector("[type=checkbox]").click();
           await new Promise((go) => setTimeout(go, 200));
           return !{ANSWERED};
@@ -131,8 +135,7 @@ def test_the_editor_proposes_how_the_text_goes_on(open_example: Callable[[str], 
         f"""async () => {{
           for (const key of " st") {{
             document.execCommand("insertText", false, key);
-            const count = {GENERATED}.length;
-            if (key !== " ") while ({GENERATED}.length === count) await new Promise((go) => setTimeout(go));
+            while ({GENERATED}.at(-1).prompt.at(-1) !== key && key !== " ") await {PAUSE};
           }}
         }}"""
     )

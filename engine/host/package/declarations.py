@@ -12,7 +12,10 @@ from engine.host.paths import CACHE, NODE_MODULES, ROOT
 from engine.host.process import run
 
 FOLDER = CACHE / "types"
-SOURCES = ("web/client.mjs", "web/shapes.mjs", "worker/protocol.mjs")
+SOURCES = (
+    *(f"web/{name}.mjs" for name in ("client", "conversation", "errors", "shapes")),
+    "worker/protocol.mjs",
+)
 
 
 def make() -> Path:

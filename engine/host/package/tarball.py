@@ -11,7 +11,7 @@ from engine.host import npm, pins
 from engine.host.package import declarations
 from engine.host.paths import CACHE, NODE_MODULES, ROOT
 
-CLIENT = ("client.mjs", "shapes.mjs")
+CLIENT = ("client.mjs", "conversation.mjs", "errors.mjs", "shapes.mjs")
 FOLDERS = ("worker", "pyodide")
 ONLY_OF_THE_PAGE = ("dompurify", "marked")
 # A page of this package names its models by their addresses.

@@ -1,0 +1,36 @@
+"""How soon an editor's proposals come and go: tests/examples/editor/bench.html as a static folder.
+
+    python -m tests.bench.editor DIR [--model FILE.gguf]
+
+Without a model the page takes the default one. Serve DIR by any static server, and open
+/editor/bench.html; its address parameters, and what it prints, are described in bench.mjs there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from engine.host import assemble, pins
+from engine.host.package import tarball
+from tests.bundling import bundle
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Writes the editor's bench into a folder.")
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--model", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    out: Path = arguments.folder.resolve()
+    site = assemble.build()
+    with tempfile.TemporaryDirectory() as work:
+        bundle(tarball.make(site, Path(work)), Path(work), out)
+    shutil.copyfile(arguments.model or assemble.model_file(pins.MODELS[0]), out / "model.gguf")
+    print(f"Written to {out}: serve it, and open /editor/bench.html")
+
+
+if __name__ == "__main__":
+    main()
