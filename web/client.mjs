@@ -102,9 +102,13 @@ export { Conversation, OctavoError };
  * @property {AbortSignal} [signal] an abort ends the answer as `stop()` does
  *
  * @typedef {Omit<CompletionOptions, "messages" | "tools" | "logprobs" | "top_logprobs">} SharedOptions
- * @typedef {SharedOptions & {prompt?: string | number[], logprobs?: number}} TextOptions `prompt` is
- *   a raw text, in which control tokens may be written out, or token ids; `logprobs` says of how
- *   many likeliest tokens they are told, beside the one that came
+ *
+ * @typedef {object} TextFields
+ * @property {string | number[]} [prompt] a raw text, in which control tokens may be written out, or
+ *   token ids; needed, unless `continues` is given
+ * @property {number} [logprobs] of how many likeliest tokens they are told, beside the one that came
+ *
+ * @typedef {SharedOptions & TextFields} TextOptions
  *
  * @typedef {"stop" | "length" | "cancelled"} FinishReason
  * @typedef {TokenUsage & {total_tokens: number}} CompletionUsage

@@ -24,7 +24,11 @@ import { CHAT } from "./shapes.mjs";
  * @typedef {(options: CompletionOptions, follow: Follow) => any} Ask
  */
 
-/** What `octavo.conversation()` makes. */
+/**
+ * What `octavo.conversation()` makes.
+ *
+ * @hideconstructor
+ */
 export class Conversation {
   #options;
   #ask;

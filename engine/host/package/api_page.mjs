@@ -8,9 +8,11 @@
 import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 
+import { SyntaxKind } from "typescript/unstable/ast";
 import { API } from "typescript/unstable/sync";
 
-const FILES = ["client.d.mts", "shapes.d.mts", "worker/protocol.d.mts"];
+const FILES = ["client", "conversation", "errors", "shapes", "worker/protocol"].map((n) => `${n}.d.mts`);
+const MANY = 6; // fields that a type has as another one has: they are named, not told again
 const CLASSES = ["Octavo", "Conversation", "OctavoError"];
 const folder = resolve(process.argv[2]);
 
@@ -18,78 +20,78 @@ const api = new API({ cwd: folder });
 const paths = FILES.map((file) => join(folder, file));
 const snapshot = api.updateSnapshot({ openFiles: paths });
 const { program, checker } = snapshot.getDefaultProjectForFile(paths[0]);
-/** Exported symbols by name; a name of the client counts before the same one elsewhere. */
+const exported = paths.map((path) =>
+  checker.getExportsOfModule(checker.getSymbolAtLocation(program.getSourceFile(path))));
+/** Symbols by the names that the client has for them, and those of other modules by their own. */
 const symbols = new Map();
 /** What the client calls a type of another module. */
 const renamed = new Map();
+/** Types in the order in which they are mentioned. */
 const mentioned = new Set();
+/** Which type's table has a field, by where the field is declared. */
+const tables = new Map();
 
-for (const path of paths) {
-  const module = checker.getSymbolAtLocation(program.getSourceFile(path));
-  for (const symbol of checker.getExportsOfModule(module)) {
-    if (!symbols.has(symbol.name)) symbols.set(symbol.name, symbol);
-  }
-}
-for (const [name, symbol] of symbols) {
-  const alias = /= import\("[^"]*"\)\.(\w+);$/.exec(nodeOf(symbol).getText());
-  if (!alias || alias[1] === name) continue;
-  renamed.set(alias[1], name);
+for (const symbol of exported.flat().toReversed()) {
+  if (nodeOf(symbol).kind === SyntaxKind.ExportSpecifier) continue; // declared elsewhere
+  const name = /= import\("[^"]*"\)\.(\w+);$/.exec(nodeOf(symbol).getText())?.[1];
+  if (name && name !== symbol.name) renamed.set(name, symbol.name);
+  // what is only another name for it has the comments and fields of the other
+  symbols.set(symbol.name, (name && symbols.get(name)) ?? symbol);
 }
 
-const written = CLASSES.filter((name) => symbols.has(name));
-const lines = [...introduction(), ...written.flatMap(classLines), "## Types", ""];
+const lines = [...introduction(), ...CLASSES.flatMap(classLines), "## Types", ""];
 for (const name of mentioned) {
-  if (!written.includes(name)) lines.push(...typeLines(name)); // which may mention more
+  if (!CLASSES.includes(name)) lines.push(...typeLines(name)); // which may mention more
 }
 console.log(lines.join("\n").trimEnd());
 api.close();
 
 function introduction() {
   const comment = /^\/\*\*([^]*?)\*\//.exec(readFileSync(paths[0], "utf8"))[1];
-  const text = comment.replaceAll(/^ *\* ?/gm, "").trim();
-  return [text.replaceAll(/((?:^ {4}.*\n?)+)/gm, (code) =>
-    `\`\`\`js\n${code.replaceAll(/^ {4}/gm, "").trimEnd()}\n\`\`\`\n`), ""];
+  const text = mentioning(comment.replaceAll(/^ *\* ?/gm, "").trim());
+  const code = (indented) => `\`\`\`js\n${indented.replaceAll(/^ {4}/gm, "").trimEnd()}\n\`\`\`\n`;
+  return [text.replaceAll(/(?:^ {4}.*\n?)+/gm, code).trimEnd(), ""];
 }
 
 /** @param {string} name */
 function classLines(name) {
-  const lines = [`## ${name}`, "", ...commentOf(symbols.get(name))];
-  for (const [key, member] of symbols.get(name).getMembers()) {
-    const [label, node] = [String(key), nodeOf(member)];
-    if (label.includes("#")) continue;
-    const isConstructor = label === "__constructor";
-    const functions = isConstructor ? [] : functionsOf(label, node);
-    if (functions.length) {
-      for (const [title, text] of functions) {
-        lines.push(`### ${title}`, "", ...commentOf(member), "```ts", text, "```", "");
-      }
-      continue;
+  const symbol = symbols.get(name);
+  const lines = [`## ${name}`, "", ...commentOf(symbol)];
+  const isConstructor = (member) => member.name === "__constructor";
+  const isHidden = symbol.getJsDocTags(checker).some((tag) => tag.name === "hideconstructor");
+  const found = [...symbol.getMembers().values()].filter((member) =>
+    !member.name.includes("#") && !(isHidden && isConstructor(member)));
+  for (const member of [...found.filter(isConstructor), ...found.filter((m) => !isConstructor(m))]) {
+    const node = nodeOf(member);
+    const title = isConstructor(member) ? `new ${name}` : member.name;
+    const functions = node.type ? functionsOf([title], node.type) : [];
+    if (!functions.length) functions.push([title, typeText(node).replace("constructor(", `${title}(`)]);
+    for (const [path, signatures] of functions) {
+      lines.push(`### ${path}`, "", ...commentOf(member));
+      lines.push("```ts", signatures, "```", "", ...parameterLines(member));
     }
-    lines.push(`### ${isConstructor ? `new ${name}` : label}`, "", ...commentOf(member));
-    const text = typeText(node).replace("constructor(", `new ${name}(`);
-    lines.push("```ts", text, "```", "", ...parameterLines(member));
   }
   return lines;
 }
 
 /**
- * Functions that lie within a property, with the types of which they are: `chat.completions.create`.
+ * Functions that a property is or has within it, such as `chat.completions.create`, with their
+ * signatures.
  *
- * @param {string} label
- * @param {any} node
+ * @param {string[]} path
+ * @param {any} type of the property
+ * @returns {[string, string][]}
  */
-function functionsOf(label, node) {
-  const found = [];
-  const look = (path, type) => {
-    for (const { name, type: inner } of type?.members ?? []) look([...path, name.getText()], inner);
-    const called = symbols.get(type?.typeName?.getText());
-    const signatures = called && nodeOf(called).type.members;
-    if (!signatures || path.length === 1) return;
-    const title = path.join(".");
-    found.push([title, signatures.map((s) => title + typeText(s)).join("\n")]);
-  };
-  if (node.type?.members) look([label], node.type);
-  return found;
+function functionsOf(path, type) {
+  if (type.members) {
+    return type.members.flatMap(({ name, type: inner }) =>
+      inner ? functionsOf([...path, name.getText()], inner) : []);
+  }
+  const called = symbols.get(type.typeName?.getText());
+  const signatures = called && nodeOf(called).type?.members?.filter(({ name }) => !name);
+  if (!signatures?.length) return [];
+  const title = path.join(".");
+  return [[title, signatures.map((signature) => title.split(".").at(-1) + typeText(signature)).join("\n")]];
 }
 
 /** @param {any} symbol */
@@ -105,52 +107,65 @@ function parameterLines(symbol) {
 /** @param {string} name */
 function typeLines(name) {
   const symbol = symbols.get(name);
-  let node = nodeOf(symbol);
-  const target = /= import\("[^"]*"\)\.(\w+);$/.exec(node.getText());
-  if (target) node = nodeOf(protocolSymbol(target[1]));
-  const head = [`### ${name}`, "", ...commentOf(target ? protocolSymbol(target[1]) : symbol)];
-  const text = typeText(node.type);
-  const type = checker.getDeclaredTypeOfSymbol(symbol);
-  const isTable = /^\{|^Omit|&/.test(text) && !/^[^&]*\|/.test(text.replaceAll(/\{[^]*\}|<[^]*?>/g, ""));
-  const fields = isTable ? checker.getPropertiesOfType(type) : [];
-  if (!fields.length) return [...head, "```ts", `type ${name} = ${text}`, "```", ""];
-  const rows = fields.map((field) => {
-    const declared = nodeOf(field);
-    const isOptional = Boolean(declared?.postfixToken ?? declared?.questionToken);
-    const kind = declared?.type ? typeText(declared.type) : checker.typeToString(checker.getTypeOfSymbol(field));
-    return `| \`${field.name}${isOptional ? "?" : ""}\` | \`${cell(kind)}\` | ${cell(commentOf(field).join(" "))} |`;
-  });
-  return [...head, "| field | type | |", "|---|---|---|", ...rows.map((row) => row.trimEnd()), ""];
+  const { type } = nodeOf(symbol);
+  const head = [`### ${name}`, "", ...commentOf(symbol)];
+  const isTable = [SyntaxKind.TypeLiteral, SyntaxKind.IntersectionType].includes(type.kind);
+  if (!isTable) return [...head, "```ts", `type ${name} = ${typeText(type)}`, "```", ""];
+  const fields = checker.getPropertiesOfType(checker.getDeclaredTypeOfSymbol(symbol));
+  const toldIn = (other) => fields.filter((field) => tables.get(placeOf(field)) === other);
+  const others = [...new Set(fields.map((field) => tables.get(placeOf(field))))].filter(
+    (other) => other && toldIn(other).length >= MANY);
+  for (const other of others) {
+    const names = toldIn(other).map((field) => `\`${field.name}\``).join(", ");
+    head.push(`As in [${other}](#${other.toLowerCase()}): ${names}.`, "");
+  }
+  const rows = fields.filter((field) => !others.includes(tables.get(placeOf(field))));
+  if (!rows.length) return head;
+  for (const field of rows) tables.set(placeOf(field), name);
+  return [...head, "| field | type | |", "|---|---|---|", ...rows.map(row), ""];
 }
 
-/** @param {string} name */
-function protocolSymbol(name) {
-  const module = checker.getSymbolAtLocation(program.getSourceFile(paths.at(-1)));
-  const all = [module, checker.getSymbolAtLocation(program.getSourceFile(paths[1]))];
-  return all.flatMap((m) => checker.getExportsOfModule(m)).find((symbol) => symbol.name === name);
+/** @param {any} field */
+function row(field) {
+  const { type, postfixToken } = nodeOf(field);
+  const name = `${field.name}${postfixToken ? "?" : ""}`;
+  return `| \`${name}\` | \`${cell(typeText(type))}\` | ${cell(commentOf(field).join(" "))} |`;
+}
+
+/** @param {any} field */
+function placeOf({ valueDeclaration, declarations }) {
+  const { path, index } = valueDeclaration ?? declarations[0];
+  return `${path} ${index}`;
 }
 
 /** @param {any} symbol */
 function nodeOf(symbol) {
-  return (symbol.valueDeclaration ?? symbol.declarations[0])?.resolve();
+  return (symbol.valueDeclaration ?? symbol.declarations[0]).resolve();
 }
 
 /** @param {any} symbol */
 function commentOf(symbol) {
   const text = symbol.getDocumentationComment(checker).trim();
-  const isOfModule = text.includes("import {");
-  return text && !isOfModule ? [text, ""] : [];
+  return text ? [text, ""] : [];
 }
 
 /**
- * The text of a type without comments, in which types have the names that the client has for them;
- * they are remembered.
+ * The text of a type without comments.
  *
  * @param {any} node
  */
 function typeText(node) {
   const text = node.getText().replaceAll(/\/\*\*[^]*?\*\//g, "").replaceAll(/import\("[^"]*"\)\./g, "");
-  return oneLine(text).replace(/;$/, "").replaceAll(/\b[A-Z]\w+/g, (name) => {
+  return mentioning(oneLine(text).replace(/;$/, ""));
+}
+
+/**
+ * The text with the names that the client has for types; they are remembered.
+ *
+ * @param {string} text
+ */
+function mentioning(text) {
+  return text.replaceAll(/\b[A-Z]\w+/g, (name) => {
     const known = renamed.get(name) ?? name;
     if (symbols.has(known)) mentioned.add(known);
     return known;

@@ -31,7 +31,7 @@ const answer = await octavo.chat.completions.create({ messages });
 console.log(answer.choices[0].message.content);
 ```
 
-The package has no model. `models/any.gguf` stands for a GGUF file of a supported architecture that
+[API.md](API.md) describes all of it. The package has no model. `models/any.gguf` stands for a GGUF file of a supported architecture that
 your site serves; another site must allow pages to read it (CORS).
 
 The client starts a worker, which loads the files that lie beside it: serve the package's folder as
@@ -51,6 +51,7 @@ def make(site: Path, out: Path) -> Path:
         shutil.copytree(site / name, folder / name)
     shutil.copytree(declarations.make(), folder, dirs_exist_ok=True)
     shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE")
+    shutil.copyfile(ROOT / "web" / "API.md", folder / "API.md")
     packages = [name for name in pins.NPM if name not in ONLY_OF_THE_PAGE]
     (folder / "THIRD_PARTY.txt").write_text(third_party(packages), encoding="utf-8")
     (folder / "models.json").write_text(json.dumps(CATALOGUE), encoding="utf-8")
