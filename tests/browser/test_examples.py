@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.browser.chat import LOAD_MS
+from tests.browser.chat import LOAD_MS, Chat
+from tests.browser.hosted import Hosted
 from tests.bundling import bundle
-from tests.conftest import ROOT, StaticServer
+from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
@@ -43,29 +45,36 @@ PAUSE = "new Promise((go) => setTimeout(go))"
 
 
 @pytest.fixture(scope="module")
-def examples(npm_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StaticServer]:
+def examples(npm_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
+    """They are built, and served with the policy that web/DEPLOY.md calls the least."""
     folder = tmp_path_factory.mktemp("examples")
     bundle(npm_package, folder, folder / "out", "development")
     shutil.copyfile(ROOT / "tests/golden/tiny.gguf", folder / "out/model.gguf")
-    server = StaticServer(folder / "out")
-    yield server
-    server.close()
+    text = (ROOT / "web/DEPLOY.md").read_text(encoding="utf-8")
+    policy = re.search(r"needs at least `([^`]+)`", text)
+    assert policy
+    said = f"/*\n  Content-Security-Policy: {' '.join(policy[1].split())}\n"
+    (folder / "out/_headers").write_text(said, encoding="utf-8")
+    hosted = Hosted(folder / "out")
+    yield hosted
+    hosted.close()
+    assert not hosted.reports, "the policy forbade something"
 
 
 @pytest.fixture
-def open_example(examples: StaticServer, plain_chromium: Any) -> Iterator[Callable[[str], Any]]:
+def open_example(examples: Hosted, plain_chromium: Any) -> Iterator[Callable[[str], Chat]]:
     """Opens a page of theirs, and waits for the model. At the end nothing may have gone wrong."""
     context = plain_chromium.new_context()
     context.add_init_script(WATCH)
     problems: list[str] = []
 
-    def open_page(name: str) -> Any:
+    def open_page(name: str) -> Chat:
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda m: m.type in ("warning", "error") and problems.append(m.text))
         page.goto(f"{examples.url}/{name}/")
         page.get_by_text("is ready").wait_for(timeout=LOAD_MS)
-        return page
+        return Chat(page, examples, page.url)
 
     yield open_page
     context.close()
@@ -81,9 +90,10 @@ def workers(page: Any) -> list[str]:
 # React's StrictMode mounts twice what is mounted, to see whether the first one is cleaned up.
 @pytest.mark.parametrize(("name", "mounts"), [("react", 2), ("vue", 1)])
 def test_a_component_frees_its_model(
-    name: str, mounts: int, open_example: Callable[[str], Any]
+    name: str, mounts: int, open_example: Callable[[str], Chat]
 ) -> None:
-    page = open_example(name)
+    chat = open_example(name)
+    page = chat.page
     assert page.evaluate("traffic.workers") == mounts
     assert workers(page).count("worker.mjs") == 1
     page.get_by_label("Message").fill(GOLDEN["messages"][0]["content"])
@@ -106,17 +116,18 @@ def test_a_component_frees_its_model(
     assert workers(page) == []
 
     page.get_by_label("Chat").check()
-    page.wait_for_function(f"traffic.workers === {2 * mounts}")
+    chat.until(f"traffic.workers === {2 * mounts}")
     assert workers(page).count("worker.mjs") == 1
 
 
-def test_the_editor_proposes_how_the_text_goes_on(open_example: Callable[[str], Any]) -> None:
-    page = open_example("editor")
+def test_the_editor_proposes_how_the_text_goes_on(open_example: Callable[[str], Chat]) -> None:
+    chat = open_example("editor")
+    page = chat.page
     text = "The old lighthouse stands alone on the rock, and every evening its keeper climbs the"
     content, proposal = page.locator(".cm-content"), page.locator(".proposal")
 
     def answered() -> dict[str, Any]:
-        page.wait_for_function(ANSWERED)
+        chat.until(ANSWERED)
         value: dict[str, Any] = page.evaluate(f"{ANSWERED}.value")
         assert value["finish_reason"] != "cancelled"
         return value
@@ -150,6 +161,6 @@ def test_the_editor_proposes_how_the_text_goes_on(open_example: Callable[[str], 
     proposal.wait_for()
     proposed = proposal.evaluate("element => element.textContent")
     page.keyboard.press("Tab")
-    page.wait_for_function(f"{GENERATED}.at(-1).prompt.length > {len(text) + 4}")
+    chat.until(f"{GENERATED}.at(-1).prompt.length > {len(text) + 4}")
     assert page.evaluate(f"{GENERATED}.at(-1).prompt") == (text + " sta" + proposed).rstrip()
     assert answered()["usage"]["cached_tokens"] > len(text) // 4

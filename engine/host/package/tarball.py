@@ -31,8 +31,9 @@ const answer = await octavo.chat.completions.create({ messages });
 console.log(answer.choices[0].message.content);
 ```
 
-[API.md](API.md) describes all of it. The package has no model. `models/any.gguf` stands for a GGUF file of a supported architecture that
-your site serves; another site must allow pages to read it (CORS).
+[API.md](API.md) describes all of it. The package has no model. `models/any.gguf` stands for a GGUF
+file of a supported architecture that your site serves; another site must allow pages to read it
+(CORS).
 
 The client starts a worker, which loads the files that lie beside it: serve the package's folder as
 it is. With a bundler, copy the folder to where your site's static files are, and give the client
