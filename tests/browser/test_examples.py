@@ -62,18 +62,18 @@ def examples(npm_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture
-def open_example(examples: Hosted, plain_chromium: Any) -> Iterator[Callable[[str], Chat]]:
+def open_example(examples: Hosted, plain_chromium: Any) -> Iterator[Callable[..., Chat]]:
     """Opens a page of theirs, and waits for the model. At the end nothing may have gone wrong."""
     context = plain_chromium.new_context()
     context.add_init_script(WATCH)
     problems: list[str] = []
 
-    def open_page(name: str) -> Chat:
+    def open_page(name: str, until: str = "is ready") -> Chat:
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda m: m.type in ("warning", "error") and problems.append(m.text))
-        page.goto(f"{examples.url}/{name}/")
-        page.get_by_text("is ready").wait_for(timeout=LOAD_MS)
+        page.goto(f"{examples.url}/{name}")
+        page.get_by_text(until).wait_for(timeout=LOAD_MS)
         return Chat(page, examples, page.url)
 
     yield open_page
@@ -90,9 +90,9 @@ def workers(page: Any) -> list[str]:
 # React's StrictMode mounts twice what is mounted, to see whether the first one is cleaned up.
 @pytest.mark.parametrize(("name", "mounts"), [("react", 2), ("vue", 1)])
 def test_a_component_frees_its_model(
-    name: str, mounts: int, open_example: Callable[[str], Chat]
+    name: str, mounts: int, open_example: Callable[..., Chat]
 ) -> None:
-    chat = open_example(name)
+    chat = open_example(f"{name}/")
     page = chat.page
     assert page.evaluate("traffic.workers") == mounts
     assert workers(page).count("worker.mjs") == 1
@@ -120,8 +120,8 @@ def test_a_component_frees_its_model(
     assert workers(page).count("worker.mjs") == 1
 
 
-def test_the_editor_proposes_how_the_text_goes_on(open_example: Callable[[str], Chat]) -> None:
-    chat = open_example("editor")
+def test_the_editor_proposes_how_the_text_goes_on(open_example: Callable[..., Chat]) -> None:
+    chat = open_example("editor/")
     page = chat.page
     text = "The old lighthouse stands alone on the rock, and every evening its keeper climbs the"
     content, proposal = page.locator(".cm-content"), page.locator(".proposal")
@@ -164,3 +164,14 @@ def test_the_editor_proposes_how_the_text_goes_on(open_example: Callable[[str], 
     chat.until(f"{GENERATED}.at(-1).prompt.length > {len(text) + 4}")
     assert page.evaluate(f"{GENERATED}.at(-1).prompt") == (text + " sta" + proposed).rstrip()
     assert answered()["usage"]["cached_tokens"] > len(text) // 4
+
+
+def test_the_editors_bench_measures(open_example: Callable[..., Chat]) -> None:
+    chat = open_example("editor/bench.html?rate=60&keys=20", "Done.")
+    found = chat.page.evaluate("window.benchResult")
+    assert found["keys"] == 20 and found["device"]["kind"] == "cpu"
+    for figure in ("first_ms", "token_ms", "computed", "first_behind_ms"):
+        assert found[figure]["count"] > 0, figure
+    assert 0 < found["first_ms"]["p50"] <= found["first_ms"]["p95"]
+    assert 1 <= found["computed"]["p50"] <= BLOCK
+    assert json.loads(chat.page.locator("pre").text_content()) == found
