@@ -28,7 +28,7 @@
  */
 
 import { Conversation } from "./conversation.mjs";
-import { OctavoError } from "./errors.mjs";
+import { OctavoError } from "./error.mjs";
 import { CHAT, TEXT } from "./shapes.mjs";
 import { VERSION } from "./worker/version.mjs";
 

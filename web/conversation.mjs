@@ -1,6 +1,6 @@
 /** A conversation that keeps its own messages, and that can be forked. */
 
-import { OctavoError } from "./errors.mjs";
+import { OctavoError } from "./error.mjs";
 import { CHAT } from "./shapes.mjs";
 
 /**

@@ -5,19 +5,19 @@
  * classes, then all types that these mention, each once.
  */
 
-import { readFileSync } from "node:fs";
+import { readFileSync, readdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 
 import { SyntaxKind } from "typescript/unstable/ast";
 import { API } from "typescript/unstable/sync";
 
-const FILES = ["client", "conversation", "errors", "shapes", "worker/protocol"].map((n) => `${n}.d.mts`);
 const MANY = 6; // fields that a type has as another one has: they are named, not told again
 const CLASSES = ["Octavo", "Conversation", "OctavoError"];
 const folder = resolve(process.argv[2]);
 
 const api = new API({ cwd: folder });
-const paths = FILES.map((file) => join(folder, file));
+const beside = readdirSync(folder).filter((file) => file.endsWith(".d.mts") && file !== "client.d.mts");
+const paths = ["client.d.mts", ...beside.sort(), "worker/protocol.d.mts"].map((f) => join(folder, f));
 const snapshot = api.updateSnapshot({ openFiles: paths });
 const { program, checker } = snapshot.getDefaultProjectForFile(paths[0]);
 const exported = paths.map((path) =>

@@ -1,5 +1,3 @@
-/** What the client rejects with. */
-
 /** An error a person can act on; codes are stable. */
 export class OctavoError extends Error {
   /**
