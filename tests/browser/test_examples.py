@@ -174,6 +174,15 @@ def test_the_editor_proposes_how_the_text_goes_on(open_example: Callable[..., Ch
     usage = answered(f"{text} sta{proposed}".rstrip())
     assert usage["cached_tokens"] >= 2 * BLOCK
 
+    # Of a long text the last part is read, which begins at the same place for many keys.
+    page.keyboard.press("Control+a")
+    long = "a sea " * 200
+    page.keyboard.insert_text(long)
+    answered(long[250:].rstrip())
+    content.press_sequentially("of")
+    usage = answered(long[250:] + "of")
+    assert usage["prompt_tokens"] - usage["cached_tokens"] < BLOCK + 4
+
 
 def test_the_editors_bench_measures(open_example: Callable[..., Chat]) -> None:
     chat = open_example("editor/bench.html?rate=60&keys=20", "Done.")

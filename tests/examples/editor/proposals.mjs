@@ -10,8 +10,8 @@ import { Prec, StateEffect, StateField } from "@codemirror/state";
 import { Decoration, EditorView, ViewPlugin, WidgetType, keymap } from "@codemirror/view";
 
 const MAX_TOKENS = 24; // of a proposal
-const MAX_CHARACTERS = 2000; // that are read before the cursor
-const STEP = 500; // characters by which their beginning moves: if it always did, no cache would help
+const MAX_CHARACTERS = 1000; // that are read before the cursor; they must fit into the context
+const STEP = 250; // characters by which their beginning moves: if it always did, no cache would help
 
 const propose = StateEffect.define();
 const proposal = StateField.define({
