@@ -16,10 +16,23 @@
  * Beyond OpenAI's shape: a stopped answer keeps its text and has finish_reason "cancelled"; the
  * think part of an answer is `reasoning_content`, in the message as in deltas; the field `octavo`
  * carries token ids and timing. `octavo.completions.create({ prompt })` goes on with a raw text.
+ *
+ * Conversations need no handle: what a prompt has in common with an earlier one, be it the same
+ * conversation or another, is found in the KV cache. `octavo.conversation()` keeps the messages of
+ * one and forks it:
+ *
+ *     const conversation = octavo.conversation({ temperature: 0.7 });
+ *     await conversation.send("Name an animal.");
+ *     const other = conversation.fork();
+ *     await Promise.all([conversation.send("Where does it live?"), other.send("What does it eat?")]);
  */
 
+import { Conversation } from "./conversation.mjs";
+import { OctavoError } from "./error.mjs";
 import { CHAT, TEXT } from "./shapes.mjs";
 import { VERSION } from "./worker/version.mjs";
+
+export { Conversation, OctavoError };
 
 /**
  * @typedef {import("./shapes.mjs").Shape} Shape
@@ -89,9 +102,13 @@ import { VERSION } from "./worker/version.mjs";
  * @property {AbortSignal} [signal] an abort ends the answer as `stop()` does
  *
  * @typedef {Omit<CompletionOptions, "messages" | "tools" | "logprobs" | "top_logprobs">} SharedOptions
- * @typedef {SharedOptions & {prompt?: string | number[], logprobs?: number}} TextOptions `prompt` is
- *   a raw text, in which control tokens may be written out, or token ids; `logprobs` says of how
- *   many likeliest tokens they are told, beside the one that came
+ *
+ * @typedef {object} TextFields
+ * @property {string | number[]} [prompt] a raw text, in which control tokens may be written out, or
+ *   token ids; needed, unless `continues` is given
+ * @property {number} [logprobs] of how many likeliest tokens they are told, beside the one that came
+ *
+ * @typedef {SharedOptions & TextFields} TextOptions
  *
  * @typedef {"stop" | "length" | "cancelled"} FinishReason
  * @typedef {TokenUsage & {total_tokens: number}} CompletionUsage
@@ -160,21 +177,6 @@ const SAMPLING = /** @type {const} */ ([
   "response_format",
 ]);
 
-/** An error a person can act on; codes are stable. */
-export class OctavoError extends Error {
-  /**
-   * @param {string} code
-   * @param {string} message
-   * @param {string} [hint] what to do; may be empty
-   */
-  constructor(code, message, hint = "") {
-    super(message);
-    this.name = "OctavoError";
-    this.code = code;
-    this.hint = hint;
-  }
-}
-
 export class Octavo extends EventTarget {
   /** @type {Worker | null} */
   #worker = null;
@@ -200,12 +202,14 @@ export class Octavo extends EventTarget {
     super();
     this.#workerUrl = workerUrl ?? new URL(`./worker/worker.mjs?version=${VERSION}`, import.meta.url);
     this.#defaults = defaults;
+    /** Answers a conversation; leaving the loop over a stream ends its answer. */
     this.chat = {
       completions: {
         create: /** @type {Create} */ ((/** @type {any} */ options) =>
           this.#create(options, chatFields, CHAT)),
       },
     };
+    /** Goes on with a raw text or token ids, without a chat template. */
     this.completions = {
       create: /** @type {CreateText} */ ((/** @type {any} */ options) =>
         this.#create(options, textFields, TEXT)),
@@ -290,9 +294,25 @@ export class Octavo extends EventTarget {
     return waiting.length > 0;
   }
 
-  /** @returns {Promise<Status>} */
+  /**
+   * What is loaded and what it does, and how much memory the models and their KV cache take.
+   *
+   * @returns {Promise<Status>}
+   */
   status() {
     return this.#request("status");
+  }
+
+  /**
+   * A conversation that keeps its messages; any number of them can go on beside each other.
+   *
+   * @param {import("./conversation.mjs").ConversationOptions} [options] of each answer, and the
+   *   `messages` that it begins with
+   * @returns {Conversation}
+   */
+  conversation(options = {}) {
+    return new Conversation(options, (asked, follow) =>
+      this.#create(asked, chatFields, CHAT, follow));
   }
 
   /**
@@ -459,22 +479,25 @@ export class Octavo extends EventTarget {
    * @param {Options} options
    * @param {(options: any) => object} fieldsOf what the worker gets of them
    * @param {Shape} shape
+   * @param {import("./conversation.mjs").Follow} [follow] sees the answer's result first
    * @returns {Promise<any>}
    */
-  #create(options, fieldsOf, shape) {
+  #create(options, fieldsOf, shape, follow = (result) => result) {
+    /** @type {Generate} */
+    const generate = (asked, onDelta) => follow(this.#generate(asked, fieldsOf, onDelta));
     return options.stream
-      ? this.#stream(options, fieldsOf, shape)
-      : this.#complete(options, fieldsOf, shape);
+      ? this.#stream(options, generate, shape)
+      : this.#complete(options, generate, shape);
   }
 
   /**
    * @param {Options} options
-   * @param {(options: any) => object} fieldsOf
+   * @param {Generate} generate
    * @param {Shape} shape
    */
-  async #complete(options, fieldsOf, shape) {
+  async #complete(options, generate, shape) {
     const head = headOf(shape);
-    const result = await this.#generate(options, fieldsOf);
+    const result = await generate(options);
     const { ids, finish_reason, usage, timing, handle, code } = result;
     return {
       ...head,
@@ -490,16 +513,16 @@ export class Octavo extends EventTarget {
    * A promise of the stream that is itself the stream, so that `await` is optional.
    *
    * @param {Options} options
-   * @param {(options: any) => object} fieldsOf
+   * @param {Generate} generate
    * @param {Shape} shape
    */
-  #stream(options, fieldsOf, shape) {
+  #stream(options, generate, shape) {
     const abort = new AbortController();
     const signal = options.signal ? AbortSignal.any([options.signal, abort.signal]) : abort.signal;
     const arrivals = new Arrivals();
     const push = (/** @type {Delta} */ delta) => arrivals.push(delta);
     // sent now, not when the loop begins: a stop() after this line must find it
-    arrivals.follow(this.#generate({ ...options, signal }, fieldsOf, push));
+    arrivals.follow(generate({ ...options, signal }, push));
     const chunks = this.#chunks(options, arrivals, abort, shape);
     return Object.assign(Promise.resolve(new Stream(chunks, abort)), {
       [Symbol.asyncIterator]: () => chunks,
@@ -606,6 +629,7 @@ export class Octavo extends EventTarget {
  *   (options: TextOptions & {stream?: false}): Promise<TextCompletion>;
  * }} CreateText
  * @typedef {{model?: string, stream?: boolean, signal?: AbortSignal}} Options what all have
+ * @typedef {(options: Options, onDelta?: (delta: Delta) => void) => Promise<GenerateResult>} Generate
  */
 
 /** Deltas of one answer, kept until they are asked for. */

@@ -291,6 +291,7 @@
  * @property {DeviceInfo} [device] of the model that was used or loaded last, as all up to `kv`
  * @property {ModelInfo} [model]
  * @property {number} [memory_bytes]
+ * @property {number} [answers] under way, of all models
  * @property {KvStatus} [kv] absent while the model is swapped out
  * @property {ModelStatus[]} [models] all that are loaded, the last one last
  * @property {number} [budget_bytes] `memory_bytes` of the last load

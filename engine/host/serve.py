@@ -52,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """The command; returns when the server is stopped with Ctrl-C."""
     own = parts_of(arguments.model) if arguments.model else []
+    if own and own[0].suffix.lower() != ".gguf":
+        raise HostError(f"{own[0].name} is no .gguf file.")
     answering = api.open_api(arguments, own) if arguments.api else None
     folder = assemble.build(() if own else pins.MODELS)
     routes = own_model.routes(folder, own) if own else []

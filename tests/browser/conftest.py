@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from engine.host.package import tarball
 from tests.browser.chat import Chat
 from tests.browser.hosted import Hosted, Witness
 from tests.browser.origin import Origin
@@ -110,6 +111,12 @@ def serve() -> Iterator[Callable[..., Origin]]:
     yield start
     for origin in origins:
         origin.close()
+
+
+@pytest.fixture(scope="session")
+def npm_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tarball that `build.py package` makes."""
+    return tarball.make(ROOT / "dist", tmp_path_factory.mktemp("npm"))
 
 
 @pytest.fixture(scope="session")

@@ -126,6 +126,52 @@ def test_answers_are_generated_at_the_same_time_and_stopped_one_by_one(tiny: Cha
     assert tiny.status()["answers"] == 0
 
 
+def test_a_conversation_is_kept_and_forked(tiny: Chat) -> None:
+    """Each branch is answered as if its messages had been given, out of what they share."""
+    found = tiny.page.evaluate(
+        """async ([messages, more]) => {
+          const create = (options) => octavo.chat.completions.create({...options, max_tokens: 9});
+          const whole = (said, answer) => [...said, answer.choices[0].message];
+          const first = octavo.conversation({messages: messages.slice(0, -1), max_tokens: 9});
+          const question = messages.at(-1);
+          const answer = await first.send(question);
+          const begun = [...first.messages];
+          const other = first.fork();
+          const anew = first.fork(messages.length - 1);
+          const stream = first.send(more);
+          let refused;
+          try { first.send(more); } catch ({code}) { refused = code; }
+          const chunks = [];
+          for await (const chunk of other.send("And?", {stream: true})) chunks.push(chunk);
+          await stream;
+          const failed = await other.send("x".repeat(20000)).catch(({code}) => code);
+          await octavo.reset();
+          const asked = [...begun, {role: "user", content: "And?"}];
+          const plain = await create({messages: asked});
+          return {
+            ids: answer.octavo.ids,
+            begun: JSON.stringify(begun) === JSON.stringify(whole(messages, answer)),
+            lengths: [first, other, anew].map(({messages}) => messages.length - begun.length),
+            refused, failed,
+            cached: chunks.at(-1).usage.cached_tokens,
+            same: JSON.stringify(chunks.at(-1).octavo.ids) === JSON.stringify(plain.octavo.ids),
+            kept: JSON.stringify(other.messages) === JSON.stringify(whole(asked, plain)),
+          };
+        }""",
+        [GOLDEN["messages"], OTHER["messages"][-1]["content"]],
+    )
+    assert found.pop("ids") == GOLDEN["ids"][:9]
+    assert found.pop("cached") >= 16
+    assert found == {
+        "begun": True,
+        "lengths": [2, 2, -2],
+        "refused": "engine.busy",
+        "failed": "prompt.too_long",
+        "same": True,
+        "kept": True,
+    }
+
+
 @pytest.mark.parametrize("when", ["at once", "after the refusal"])
 def test_an_answer_waits_for_the_load_that_goes_on(tiny: Chat, when: str) -> None:
     first, second, ids = tiny.page.evaluate(

@@ -23,7 +23,7 @@ import pytest
 from engine import __version__
 from engine.host import npm
 from engine.host.files import file_sha256
-from engine.host.package import tarball, wheel
+from engine.host.package import wheel
 from tests.browser.chat import LOAD_MS
 from tests.conftest import ROOT, StaticServer
 
@@ -38,11 +38,9 @@ Packages = tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
+def packages(npm_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
     """The tarball and the wheel."""
-    out = tmp_path_factory.mktemp("packages")
-    site = ROOT / "dist"
-    return tarball.make(site, out), wheel.make(site, out)
+    return npm_package, wheel.make(ROOT / "dist", tmp_path_factory.mktemp("packages"))
 
 
 def run(command: list[str | Path], folder: Path, **variables: str) -> str:

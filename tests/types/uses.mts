@@ -1,7 +1,9 @@
 /** A program of somebody who uses the npm package: its types say what is right, and what is not. */
 
 import { Octavo, OctavoError } from "octavo";
-import type { ChatCompletionChunk, LoadOptions, LoadResult, TextCompletion } from "octavo";
+import type {
+  ChatCompletion, ChatCompletionChunk, Conversation, LoadOptions, LoadResult, TextCompletion,
+} from "octavo";
 
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
 
@@ -36,6 +38,12 @@ const areTokens: Same<typeof tokens, number[]> = true;
 const text: string = await octavo.detokenize(tokens);
 const { models } = await octavo.models();
 const bytes: number = models[0].kept_bytes;
+const conversation: Conversation = octavo.conversation({ messages, temperature: 0.7 });
+const said: ChatCompletion = await conversation.send("Where?", { max_tokens: 9 });
+for await (const chunk of conversation.fork(2).send([{ type: "text", text: "Why?" }], { stream: true })) {
+  const isChunk: Same<typeof chunk, ChatCompletionChunk> = true;
+  console.log(isChunk, said.choices[0].message.content === conversation.messages.at(-1)?.content);
+}
 const error = new OctavoError("internal", "It failed.");
 const hint: string = error.hint;
 console.log(context, isContext, reason, ids, raw, areTokens, text, bytes, hint);
@@ -52,3 +60,5 @@ await octavo.chat.completions.create({ prompt: "Once" });
 await octavo.completions.create({ messages });
 // @ts-expect-error ids, not a text
 await octavo.detokenize("ship");
+// @ts-expect-error a conversation keeps its own messages
+await conversation.send("Where?", { messages });

@@ -12,7 +12,7 @@ from engine.host.paths import CACHE, NODE_MODULES, ROOT
 from engine.host.process import run
 
 FOLDER = CACHE / "types"
-SOURCES = ("web/client.mjs", "web/shapes.mjs", "worker/protocol.mjs")
+SOURCES = ("web/client.mjs", "worker/protocol.mjs")  # and what they import
 
 
 def make() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from engine.host import npm, pins
 from engine.host.package import declarations
 from engine.host.paths import CACHE, NODE_MODULES, ROOT
 
-CLIENT = ("client.mjs", "shapes.mjs")
+CLIENT = "client.mjs"
+BESIDE = re.compile(r'["\'`]\./([\w-]+\.mjs)')
 FOLDERS = ("worker", "pyodide")
 ONLY_OF_THE_PAGE = ("dompurify", "marked")
 # A page of this package names its models by their addresses.
@@ -31,8 +33,9 @@ const answer = await octavo.chat.completions.create({ messages });
 console.log(answer.choices[0].message.content);
 ```
 
-The package has no model. `models/any.gguf` stands for a GGUF file of a supported architecture that
-your site serves; another site must allow pages to read it (CORS).
+[API.md](API.md) describes all of it. The package has no model. `models/any.gguf` stands for a GGUF
+file of a supported architecture that your site serves; another site must allow pages to read it
+(CORS).
 
 The client starts a worker, which loads the files that lie beside it: serve the package's folder as
 it is. With a bundler, copy the folder to where your site's static files are, and give the client
@@ -45,12 +48,13 @@ def make(site: Path, out: Path) -> Path:
     folder = CACHE / "package" / "npm"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name in CLIENT:
+    for name in client_files(site):
         shutil.copyfile(site / name, folder / name)
     for name in FOLDERS:
         shutil.copytree(site / name, folder / name)
     shutil.copytree(declarations.make(), folder, dirs_exist_ok=True)
     shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE")
+    shutil.copyfile(ROOT / "web" / "API.md", folder / "API.md")
     packages = [name for name in pins.NPM if name not in ONLY_OF_THE_PAGE]
     (folder / "THIRD_PARTY.txt").write_text(third_party(packages), encoding="utf-8")
     (folder / "models.json").write_text(json.dumps(CATALOGUE), encoding="utf-8")
@@ -58,6 +62,15 @@ def make(site: Path, out: Path) -> Path:
     (folder / "package.json").write_text(json.dumps(about(), indent=2), encoding="utf-8")
     npm.pack(folder, out)
     return out / f"octavo-{__version__}.tgz"
+
+
+def client_files(site: Path) -> list[str]:
+    """The client, and the files beside it that it or one of them names: they are imported."""
+    found = [CLIENT]
+    for name in found:
+        text = (site / name).read_text(encoding="utf-8")
+        found += [other for other in dict.fromkeys(BESIDE.findall(text)) if other not in found]
+    return found
 
 
 def about() -> dict[str, object]:
