@@ -1,5 +1,6 @@
 /** The page: shows what the client reports and passes on what the visitor does. Only DOM here. */
 
+import { announce } from "./announcer.mjs";
 import { Octavo, OctavoError } from "./client.mjs";
 import { Conversations } from "./conversations.mjs";
 import { loadLocale, list, t } from "./locale.mjs";
@@ -99,6 +100,10 @@ function connect() {
   });
   byId("cancel-load").addEventListener("click", () => octavo.stop());
   byTestId("reset").addEventListener("click", reset);
+  byId("skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the address stays as it is
+    prompt.focus();
+  });
   byId("dismiss").addEventListener("click", () => {
     errorArea.hidden = true;
     focusPrompt();
@@ -115,20 +120,23 @@ function focusPrompt() {
 /** @param {State} next */
 function setState(next) {
   state = next;
+  if (next === "generating") announce(t("say_generating"));
   if (next === "ready" && sendWhenReady) submit();
   else update();
+  // a button that did its work has gone, and the focus with it
+  if (next !== "ready" && document.activeElement === document.body) focusPrompt();
 }
 
 /** Brings everything that depends on the state up to date. */
 function update() {
   const canSend = state === "ready" || state === "stopped";
   if (!prompt.value.trim()) sendWhenReady = false;
-  const text = t(`state_${state}`);
-  if (status.textContent !== text) status.textContent = text; // each change is read aloud
+  status.textContent = t(`state_${state}`);
   status.dataset.state = state;
   send.disabled = !canSend;
   send.hidden = state === "generating";
   stop.hidden = state !== "generating";
+  if (sendWhenReady && byId("queued").hidden) announce(t("queued"));
   byId("queued").hidden = !sendWhenReady;
   byId("welcome").hidden = !talk.isEmpty;
   talk.enable({ ask: canSend, browse: state !== "generating" });
@@ -192,11 +200,13 @@ async function loadChoice() {
   errorArea.hidden = true;
   talk.forgetUnfinished();
   progress.start();
+  announce(t("progress"));
   setState("loading");
   try {
     const wanted = { ...settings.of("load"), ...choice };
     loaded = await octavo.load(wanted, (event) => progress.show(event));
     showLoaded(loaded);
+    announce(t("say_ready"));
     setState("ready");
   } catch (error) {
     setState("error");
@@ -210,10 +220,7 @@ async function loadChoice() {
 function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
   byId("model").textContent = model.name;
   showDevice(device);
-  if (not_kept) {
-    byId("notice").textContent = not_kept;
-    byId("notice").hidden = false;
-  }
+  if (not_kept) showNotice(not_kept);
   if (kept) keepStorage();
   stats.show({ memory_bytes, context: model.context || undefined });
   settings.recommended = model.sampling;
@@ -225,11 +232,23 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
  * @param {import("../worker/protocol.mjs").Recovery} recovery
  */
 function showRecovery({ state: step, device }) {
-  const notice = byId("notice");
   if (step === "ready" && device) return showDevice(device);
-  notice.textContent = t(`recovery_${step}`);
-  notice.dataset.recovery = step;
-  notice.hidden = false;
+  showNotice(t(`recovery_${step}`), step);
+}
+
+/**
+ * A line above the prompt box, for as long as it holds.
+ *
+ * @param {string} text nothing for none
+ * @param {string} [recovery] step of a recovery that it tells of
+ */
+function showNotice(text, recovery) {
+  const notice = byId("notice");
+  notice.textContent = text;
+  notice.hidden = !text;
+  if (recovery) notice.dataset.recovery = recovery;
+  else delete notice.dataset.recovery;
+  if (text) announce(text);
 }
 
 /** @param {LoadResult["device"]} device */
@@ -241,12 +260,7 @@ function showDevice(device) {
   badge.title = device.name;
   badge.dataset.kind = kind;
   badge.hidden = false;
-  const notice = byId("notice");
-  const { reason = "" } = device;
-  const notices = { cpu: reason || t("notice_cpu"), remote: reason, gpu: "", software: "" };
-  notice.textContent = notices[kind];
-  notice.hidden = !notice.textContent;
-  delete notice.dataset.recovery;
+  showNotice(kind === "cpu" || kind === "remote" ? (device.reason ?? "") : "");
 }
 
 function showSuggestions() {
