@@ -219,6 +219,7 @@ async function loadChoice() {
 /** @param {LoadResult} result */
 function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
   byId("model").textContent = model.name;
+  byId("model").ariaLabel = t("model_open", { name: model.name });
   showDevice(device);
   if (not_kept) showNotice(not_kept);
   if (kept) keepStorage();

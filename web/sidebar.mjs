@@ -100,6 +100,7 @@ export class Sidebar {
     if (id) this.#control(id, focused?.dataset.testid ?? "")?.focus();
     const empty = byId("side-empty");
     empty.hidden = found.length > 0;
+    this.#list.hidden = !empty.hidden;
     empty.textContent = t(this.#search.value.trim() ? "search_empty" : "conversations_empty");
   }
 

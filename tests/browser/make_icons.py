@@ -1,4 +1,4 @@
-"""Draws the PNG icons of web/icon.svg: ``python -m tests.browser.make_icons``, when that changes."""
+"""Draws the PNG icons of web/icon.svg anew: ``python -m tests.browser.make_icons``."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def main() -> None:
 
     (WEB / "icons").mkdir(exist_ok=True)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium.ensure(), args=BROWSER_FLAGS
-        )
+        browser = playwright.chromium.launch(executable_path=chromium.ensure(), args=BROWSER_FLAGS)
         page = browser.new_page()
         for name in ICONS:
             (WEB / "icons" / f"{name}.png").write_bytes(draw(page, name))

@@ -72,7 +72,9 @@ def walk(chat: Chat, origin: Origin, widths: Sequence[int]) -> Iterator[tuple[st
     def each(state: str) -> Iterator[tuple[str, int]]:
         for width in widths:
             page.set_viewport_size({"width": width, "height": HEIGHT})
-            chat.until(f"document.querySelector('#open-side').hidden === {str(width >= DRAWER).lower()}")
+            chat.until(
+                f"document.querySelector('#open-side').hidden === {str(width >= DRAWER).lower()}"
+            )
             has_drawer = state == "conversations" and width < DRAWER
             if has_drawer:
                 chat.hook("open-conversations").click()
