@@ -54,6 +54,10 @@ SMALL = """(least) => [...document.querySelectorAll('button, input, select, text
     return Math.min(width, height) < least - 0.5;
   })
   .map((e) => e.outerHTML.slice(0, 120))"""
+# Which way texts run: a question and a paragraph in Arabic, a title, code, and what is in English.
+DIRECTIONS = """() => ['.question .text', '.answer > :last-child p', '.conversation:nth-child(2) button',
+  '.answer pre', '.answer > :first-child p'].map(
+  (selector) => getComputedStyle(document.querySelector(selector)).direction)"""
 MOVING = "document.getAnimations().filter(({playState}) => playState === 'running').length"
 
 
@@ -68,6 +72,7 @@ class Seen:
     small: list[str] = field(default_factory=list)
     moving: dict[str, tuple[int, int]] = field(default_factory=dict)  # without and with less motion
     tree: dict[str, str] = field(default_factory=dict)  # as a screen reader is told
+    directions: list[str] = field(default_factory=list)
     progress: str = ""  # of the loading, in words
 
 
@@ -125,7 +130,9 @@ def seen(site: Path, plain_chromium: Any) -> Iterator[Seen]:
     seen = Seen()
     for state, width in walk(chat, origin, WIDTHS):
         if state == "loading":
-            seen.progress = chat.page.locator("progress").get_attribute("aria-valuetext")
+            seen.progress = page.locator("progress").get_attribute("aria-valuetext") or ""
+        if state == "chat":
+            seen.directions = page.evaluate(DIRECTIONS)
         seen.states.append(state)
         look(chat, touch, seen, state, width)
     chat.hook("open-settings").click()  # and the same in Chinese
@@ -152,6 +159,10 @@ def test_axe_finds_nothing(seen: Seen) -> None:
 
 def test_nothing_lies_outside_on_any_screen(seen: Seen) -> None:
     assert not seen.outside, "\n".join(seen.outside)
+
+
+def test_texts_run_as_they_are_written(seen: Seen) -> None:
+    assert seen.directions == ["rtl", "rtl", "rtl", "ltr", "ltr"]
 
 
 def test_controls_are_large_enough_for_a_finger(seen: Seen) -> None:

@@ -88,8 +88,7 @@ def test_a_whole_conversation_by_keyboard_alone(chat: Chat) -> None:
     press(chat, "Enter")
     assert focused(chat) == "prompt", "the button has gone"
     chat.until(
-        f"document.querySelector('.reply:last-child .answer').innerText.length"
-        f" > {len(stopped)}"
+        f"document.querySelector('.reply:last-child .answer').innerText.length > {len(stopped)}"
     )
     chat.wait_for("ready", "stopped")
     page.evaluate(PACE, {})
