@@ -55,9 +55,10 @@ SMALL = """(least) => [...document.querySelectorAll('button, input, select, text
   })
   .map((e) => e.outerHTML.slice(0, 120))"""
 # Which way texts run: a question and a paragraph in Arabic, a title, code, and what is in English.
-DIRECTIONS = """() => ['.question .text', '.answer > :last-child p', '.conversation:nth-child(2) button',
-  '.answer pre', '.answer > :first-child p'].map(
-  (selector) => getComputedStyle(document.querySelector(selector)).direction)"""
+DIRECTIONS = """() => [
+  '.question .text', '.answer > :last-child p', '.conversation:nth-child(2) button',
+  '.answer pre', '.answer > :first-child p',
+].map((selector) => getComputedStyle(document.querySelector(selector)).direction)"""
 MOVING = "document.getAnimations().filter(({playState}) => playState === 'running').length"
 
 
