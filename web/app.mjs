@@ -142,8 +142,15 @@ function update() {
   talk.enable({ ask: canSend, browse: state !== "generating" });
 }
 
+/** The page's colours, and those of the window that it is installed in. */
 function showTheme() {
-  document.documentElement.dataset.theme = String(settings.of("page").theme ?? "auto");
+  const theme = String(settings.of("page").theme ?? "auto");
+  document.documentElement.dataset.theme = theme;
+  for (const scheme of ["light", "dark"]) {
+    const chosen = theme === scheme ? "all" : "not all";
+    const frame = /** @type {HTMLMetaElement} */ (byId(`frame-${scheme}`));
+    frame.media = theme === "auto" ? `(prefers-color-scheme: ${scheme})` : chosen;
+  }
 }
 
 async function showLanguage() {
