@@ -108,6 +108,10 @@ function connect() {
     errorArea.hidden = true;
     focusPrompt();
   });
+  byId("notice-dismiss").addEventListener("click", () => {
+    byId("notice-area").hidden = true;
+    focusPrompt();
+  });
   byId("retry").addEventListener("click", load);
   byId("unkept").addEventListener("click", () => choose({ ...choice, keep: false }));
 }
@@ -245,7 +249,7 @@ function showRecovery({ state: step, device }) {
 }
 
 /**
- * A line above the prompt box, for as long as it holds.
+ * A line above the prompt box, for as long as it holds or until it is dismissed.
  *
  * @param {string} text nothing for none
  * @param {string} [recovery] step of a recovery that it tells of
@@ -253,7 +257,7 @@ function showRecovery({ state: step, device }) {
 function showNotice(text, recovery) {
   const notice = byId("notice");
   notice.textContent = text;
-  notice.hidden = !text;
+  byId("notice-area").hidden = !text;
   if (recovery) notice.dataset.recovery = recovery;
   else delete notice.dataset.recovery;
   if (text) announce(text);

@@ -221,6 +221,7 @@ export class Transcript {
     asked.replaceChildren(form);
     autosize(box);
     box.focus();
+    form.scrollIntoView({ block: "nearest" });
   }
 }
 

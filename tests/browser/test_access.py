@@ -125,7 +125,7 @@ def seen(site: Path, plain_chromium: Any) -> Iterator[Seen]:
     def touch(enabled: bool) -> None:
         session.send("Emulation.setTouchEmulationEnabled", {"enabled": enabled})
 
-    query = f"model={origin.url}/some.gguf&device=cpu&max_tokens=24"
+    query = f"model={origin.url}/some.gguf&max_tokens=24"  # and a notice that there is no GPU
     chat = Chat(page, server, f"{server.url}/?{query}").open()
     page.evaluate(AXE.read_text(encoding="utf-8"))
     seen = Seen()

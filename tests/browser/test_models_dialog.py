@@ -135,6 +135,8 @@ def test_what_cannot_be_kept_is_said_and_what_is_kept_is_protected(
     chat.until("document.getElementById('notice').textContent.includes('0 MB of the model')")
     chat.wait_for("ready")
     assert "tiny (1 MB)" in chat.page.locator("#notice").inner_text(), "which could be deleted"
+    chat.page.locator("#notice-dismiss").click()
+    assert not chat.page.locator("#notice").is_visible()
     assert chat.page.evaluate("window.asked") == 0, "it is not kept"
     chat.hook("model").click()
     item = chat.page.get_by_test_id("model-item").filter(has_text="tiny")
