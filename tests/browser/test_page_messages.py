@@ -40,6 +40,20 @@ PACE = """({ms = 0, endless = false}) => {
   };
 }"""
 
+# Whether the browser has kept which branch of the only conversation is shown.
+HEAD_IS_KEPT = """new Promise((resolve) => {
+  const opening = indexedDB.open('octavo-conversations');
+  opening.onsuccess = () => {
+    const db = opening.result;
+    const reading = db.transaction('conversations').objectStore('conversations').getAll();
+    reading.onsuccess = () => {
+      db.close();
+      const shown = [...document.querySelectorAll('.reply')].at(-1).dataset.message;
+      resolve(reading.result[0].head === shown);
+    };
+  };
+})"""
+
 
 @pytest.fixture
 def chat(tiny_chat: Chat) -> Chat:
@@ -84,6 +98,7 @@ def test_an_edit_is_a_branch_beside_what_was_there(chat: Chat) -> None:
     assert focused(chat) == "branch-next", "the other control is at its end"
     chat.page.keyboard.press("Enter")
     assert texts(chat, "answer") == [other]
+    chat.until(HEAD_IS_KEPT)
     chat.page.reload()
     chat.wait_for("ready")
     assert texts(chat, "question") == ["Where is the wind?"]
