@@ -1,5 +1,6 @@
 /** The page: shows what the client reports and passes on what the visitor does. Only DOM here. */
 
+import { announce } from "./announcer.mjs";
 import { Octavo, OctavoError } from "./client.mjs";
 import { Conversations } from "./conversations.mjs";
 import { loadLocale, list, t } from "./locale.mjs";
@@ -99,8 +100,16 @@ function connect() {
   });
   byId("cancel-load").addEventListener("click", () => octavo.stop());
   byTestId("reset").addEventListener("click", reset);
+  byId("skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the address stays as it is
+    prompt.focus();
+  });
   byId("dismiss").addEventListener("click", () => {
     errorArea.hidden = true;
+    focusPrompt();
+  });
+  byId("notice-dismiss").addEventListener("click", () => {
+    byId("notice-area").hidden = true;
     focusPrompt();
   });
   byId("retry").addEventListener("click", load);
@@ -115,27 +124,37 @@ function focusPrompt() {
 /** @param {State} next */
 function setState(next) {
   state = next;
+  if (next === "generating") announce(t("say_generating"));
   if (next === "ready" && sendWhenReady) submit();
   else update();
+  // a button that did its work has gone, and the focus with it
+  if (next !== "ready" && document.activeElement === document.body) focusPrompt();
 }
 
 /** Brings everything that depends on the state up to date. */
 function update() {
   const canSend = state === "ready" || state === "stopped";
   if (!prompt.value.trim()) sendWhenReady = false;
-  const text = t(`state_${state}`);
-  if (status.textContent !== text) status.textContent = text; // each change is read aloud
+  status.textContent = t(`state_${state}`);
   status.dataset.state = state;
   send.disabled = !canSend;
   send.hidden = state === "generating";
   stop.hidden = state !== "generating";
+  if (sendWhenReady && byId("queued").hidden) announce(t("queued"));
   byId("queued").hidden = !sendWhenReady;
   byId("welcome").hidden = !talk.isEmpty;
   talk.enable({ ask: canSend, browse: state !== "generating" });
 }
 
+/** The page's colours, and those of the window that it is installed in. */
 function showTheme() {
-  document.documentElement.dataset.theme = String(settings.of("page").theme ?? "auto");
+  const theme = String(settings.of("page").theme ?? "auto");
+  document.documentElement.dataset.theme = theme;
+  for (const scheme of ["light", "dark"]) {
+    const chosen = theme === scheme ? "all" : "not all";
+    const frame = /** @type {HTMLMetaElement} */ (byId(`frame-${scheme}`));
+    frame.media = theme === "auto" ? `(prefers-color-scheme: ${scheme})` : chosen;
+  }
 }
 
 async function showLanguage() {
@@ -192,11 +211,13 @@ async function loadChoice() {
   errorArea.hidden = true;
   talk.forgetUnfinished();
   progress.start();
+  announce(t("progress"));
   setState("loading");
   try {
     const wanted = { ...settings.of("load"), ...choice };
     loaded = await octavo.load(wanted, (event) => progress.show(event));
     showLoaded(loaded);
+    announce(t("say_ready"));
     setState("ready");
   } catch (error) {
     setState("error");
@@ -209,11 +230,9 @@ async function loadChoice() {
 /** @param {LoadResult} result */
 function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
   byId("model").textContent = model.name;
+  byId("model").ariaLabel = t("model_open", { name: model.name });
   showDevice(device);
-  if (not_kept) {
-    byId("notice").textContent = not_kept;
-    byId("notice").hidden = false;
-  }
+  if (not_kept) showNotice(not_kept);
   if (kept) keepStorage();
   stats.show({ memory_bytes, context: model.context || undefined });
   settings.recommended = model.sampling;
@@ -225,11 +244,23 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
  * @param {import("../worker/protocol.mjs").Recovery} recovery
  */
 function showRecovery({ state: step, device }) {
-  const notice = byId("notice");
   if (step === "ready" && device) return showDevice(device);
-  notice.textContent = t(`recovery_${step}`);
-  notice.dataset.recovery = step;
-  notice.hidden = false;
+  showNotice(t(`recovery_${step}`), step);
+}
+
+/**
+ * A line above the prompt box, for as long as it holds or until it is dismissed.
+ *
+ * @param {string} text nothing for none
+ * @param {string} [recovery] step of a recovery that it tells of
+ */
+function showNotice(text, recovery) {
+  const notice = byId("notice");
+  notice.textContent = text;
+  byId("notice-area").hidden = !text;
+  if (recovery) notice.dataset.recovery = recovery;
+  else delete notice.dataset.recovery;
+  if (text) announce(text);
 }
 
 /** @param {LoadResult["device"]} device */
@@ -241,12 +272,7 @@ function showDevice(device) {
   badge.title = device.name;
   badge.dataset.kind = kind;
   badge.hidden = false;
-  const notice = byId("notice");
-  const { reason = "" } = device;
-  const notices = { cpu: reason || t("notice_cpu"), remote: reason, gpu: "", software: "" };
-  notice.textContent = notices[kind];
-  notice.hidden = !notice.textContent;
-  delete notice.dataset.recovery;
+  showNotice(kind === "cpu" || kind === "remote" ? (device.reason ?? "") : "");
 }
 
 function showSuggestions() {

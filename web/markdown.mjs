@@ -114,6 +114,7 @@ export class MarkdownView {
   #show(i, { raw, tokens }) {
     if (this.#blocks[i]?.raw === raw) return;
     const holder = document.createElement("div");
+    holder.dir = "auto";
     holder.append(DOMPurify.sanitize(marked.parser(tokens).trim(), CLEANING));
     const old = this.#element.children[i];
     if (old) old.replaceWith(holder);

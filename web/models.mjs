@@ -34,6 +34,9 @@ export class ModelsDialog {
     byId("offline").addEventListener("click", () => this.#toggleOffline());
     addEventListener("dragover", (event) => event.preventDefault());
     addEventListener("drop", (event) => this.#drop(event));
+    // files that the system opens with the installed app
+    /** @type {any} */ (globalThis).launchQueue?.setConsumer((/** @type {any} */ { files }) =>
+      this.#openHandles(files));
   }
 
   async #open() {
@@ -131,6 +134,11 @@ export class ModelsDialog {
     this.#files.value = ""; // so that the same file can be chosen again
     const { checked: keep } = /** @type {HTMLInputElement} */ (byId("keep-files"));
     if (files.length) this.#pick({ model: files, keep });
+  }
+
+  /** @param {FileSystemFileHandle[]} handles */
+  async #openHandles(handles) {
+    this.#openFiles(await Promise.all(handles.map((handle) => handle.getFile())));
   }
 
   /** @param {DragEvent} event */

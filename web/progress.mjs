@@ -9,6 +9,7 @@ import { number, t } from "./locale.mjs";
  */
 
 const RATE_MS = 5000; // how long back the speed of a download is taken from
+const SAID_STEPS = 10; // of a stage: what a screen reader hears of how far it is
 
 /** Stages overlap: the first one here that has not ended is shown. @type {Stage[]} */
 const ORDER = ["download", "runtime", "device", "tune", "weights", "compile", "warmup"];
@@ -50,6 +51,7 @@ export class ProgressView {
     byId("progress-stage").textContent = t("stage_start");
     byId("progress-numbers").textContent = "";
     this.#bar.value = 0;
+    this.#bar.setAttribute("aria-valuetext", t("stage_start"));
     this.#area.hidden = false;
   }
 
@@ -67,6 +69,11 @@ export class ProgressView {
       percent: number(share, { style: "percent" }),
     });
     this.#bar.value = share;
+    const said = number(Math.floor(share * SAID_STEPS) / SAID_STEPS, { style: "percent" });
+    const valuetext = `${t(`stage_${stage}`)} ${said}`;
+    if (this.#bar.getAttribute("aria-valuetext") !== valuetext) {
+      this.#bar.setAttribute("aria-valuetext", valuetext);
+    }
     this.#pause.hidden = stage !== "download" || loaded >= total;
     if (stage === "download") this.#showSpeed(loaded, total);
     else byId("progress-speed").textContent = "";

@@ -1,8 +1,10 @@
 /** The list of conversations: a side bar where there is room, else a drawer. */
 
+import { announce } from "./announcer.mjs";
 import { button, byId, element } from "./dom.mjs";
 import { download, fromFile, ImportError, MAX_TITLE, toJson, toMarkdown } from "./exchange.mjs";
 import { number, t } from "./locale.mjs";
+import { asMenu } from "./menu.mjs";
 
 /**
  * @typedef {import("./conversations.mjs").Conversation} Conversation
@@ -15,6 +17,7 @@ import { number, t } from "./locale.mjs";
  */
 
 const WIDE = matchMedia("(width >= 60rem)");
+const SAY_MS = 600; // once the visitor has stopped typing
 
 export class Sidebar {
   #side = byId("side");
@@ -29,6 +32,8 @@ export class Sidebar {
   /** While a title is being changed the list stays as it is. */
   #isRenaming = false;
   #drawing = Promise.resolve();
+  /** Timer of what is said about a search. */
+  #saying = 0;
 
   /**
    * @param {Conversations} store
@@ -39,7 +44,13 @@ export class Sidebar {
     this.#actions = actions;
     this.#adapt();
     WIDE.addEventListener("change", () => this.#adapt());
-    this.#search.addEventListener("input", () => this.refresh());
+    this.#search.addEventListener("input", () => {
+      this.refresh();
+      clearTimeout(this.#saying);
+      this.#saying = setTimeout(() => {
+        announce(t("search_found", { count: number(this.#list.childElementCount) }));
+      }, SAY_MS);
+    });
     byId("import").addEventListener("click", () => this.#file.click());
     this.#file.addEventListener("change", () => this.#import());
     byId("export-all").addEventListener("click", () => this.#try(async () => {
@@ -49,7 +60,12 @@ export class Sidebar {
       const isOpen = /** @type {ToggleEvent} */ (event).newState === "open";
       byId("open-side").ariaExpanded = String(isOpen);
     });
+    this.#side.addEventListener("focusout", ({ relatedTarget: to }) => {
+      // whoever leaves by keyboard shall see what has the focus
+      if (to instanceof Node && to !== byId("open-side") && !this.#side.contains(to)) this.#close();
+    });
     this.#menu.addEventListener("click", () => this.#menu.hidePopover());
+    asMenu(this.#menu);
   }
 
   /** Draws the list again; one after the other, the last one as things are then. */
@@ -84,6 +100,7 @@ export class Sidebar {
     if (id) this.#control(id, focused?.dataset.testid ?? "")?.focus();
     const empty = byId("side-empty");
     empty.hidden = found.length > 0;
+    this.#list.hidden = !empty.hidden;
     empty.textContent = t(this.#search.value.trim() ? "search_empty" : "conversations_empty");
   }
 
@@ -98,11 +115,12 @@ export class Sidebar {
       this.#actions.open(id);
     });
     open.textContent = open.title = title;
+    open.dir = "auto";
     const more = button("conversation-more", "conversation_more", () => this.#openMenu(conversation));
     more.textContent = "⋯";
     more.title = t("conversation_more");
     more.setAttribute("aria-label", t("conversation_more_of", { title }));
-    more.setAttribute("aria-haspopup", "true");
+    more.setAttribute("aria-haspopup", "menu");
     item.append(open, more);
     this.#mark(item);
     return item;
@@ -125,9 +143,13 @@ export class Sidebar {
 
   /** @param {Conversation} conversation */
   #openMenu(conversation) {
-    const { id } = conversation;
-    const entry = (/** @type {string} */ name, /** @type {() => unknown} */ action) =>
-      button("menu-entry", name, () => this.#try(action));
+    const { id, title } = conversation;
+    const entry = (/** @type {string} */ name, /** @type {() => unknown} */ action) => {
+      const created = button("menu-entry", name, () => this.#try(action));
+      created.role = "menuitem";
+      return created;
+    };
+    this.#menu.ariaLabel = t("conversation_more_of", { title });
     const entries = [
       entry("rename", () => this.#rename(conversation)),
       entry("export_json", () => this.#export(id, "json")),
@@ -152,6 +174,7 @@ export class Sidebar {
     box.value = title;
     box.maxLength = MAX_TITLE;
     box.className = "conversation-title";
+    box.dir = "auto";
     box.dataset.testid = "conversation-title";
     box.setAttribute("aria-label", t("rename_label"));
     this.#isRenaming = true;
@@ -231,6 +254,7 @@ export class Sidebar {
   #say(text, ...more) {
     this.#note.replaceChildren(element("span", "", text), ...more);
     this.#note.hidden = !text;
+    if (text) announce(text);
   }
 
   /** @param {() => unknown} action */

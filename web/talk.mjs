@@ -1,5 +1,6 @@
 /** The open conversation: asks the model, keeps what is said, and moves between branches. */
 
+import { announce, beginning } from "./announcer.mjs";
 import { Branches, newId } from "./branches.mjs";
 import { OctavoError } from "./client.mjs";
 import { t } from "./locale.mjs";
@@ -261,9 +262,11 @@ export class Talk {
     this.#isAnswering = true;
     this.#host.hideError();
     this.#host.setState("generating");
+    const { length } = reply.shown;
     try {
       const last = await this.#stream(answer, reply, from);
       this.#finish(open, answer, last);
+      if (open === this.#open) announceEnd(reply.shown.slice(length), answer.finish);
     } catch (error) {
       this.#fail(open, answer, error, added, before);
     }
@@ -413,6 +416,14 @@ export function notKept(error) {
 /** @returns {Open} */
 function startOpen() {
   return { branches: new Branches(newId()), isKept: false };
+}
+
+/**
+ * @param {string} text what has come of the answer
+ * @param {string | undefined} finish why it ended, if not by itself
+ */
+function announceEnd(text, finish) {
+  announce([beginning(text), finish && t(`finish_${finish}`)].filter(Boolean).join(" "));
 }
 
 function remembered() {

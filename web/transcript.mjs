@@ -1,8 +1,10 @@
 /** The messages of the open conversation as they are shown, each with what can be done with it. */
 
+import { announce } from "./announcer.mjs";
 import { autosize, button, element } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
 import { MarkdownView } from "./markdown.mjs";
+import { markScrollable, watchScrollable } from "./scrolling.mjs";
 
 /**
  * @typedef {import("./branches.mjs").Branches} Branches
@@ -127,11 +129,12 @@ export class Transcript {
     const asked = element("article", "question");
     asked.dataset.message = message.id;
     const text = element("p", "text", message.content);
+    text.dir = "auto";
     text.dataset.testid = "question";
     const foot = element("p", "reply-foot");
     const edit = this.#needing("ask", "edit", () => this.#edit(message, asked));
     foot.append(...this.#switches(message, branches), edit, copyButton(message.content));
-    asked.append(element("span", "aside", t("you")), text, foot);
+    asked.append(element("h2", "aside", t("you")), text, foot);
     this.#log.append(asked);
     this.#follow(true);
     return asked;
@@ -187,6 +190,7 @@ export class Transcript {
     const form = element("form", "edit");
     const box = document.createElement("textarea");
     box.value = message.content;
+    box.dir = "auto";
     box.dataset.testid = "edit-text";
     box.setAttribute("aria-label", t("edit_label"));
     const close = () => {
@@ -217,6 +221,7 @@ export class Transcript {
     asked.replaceChildren(form);
     autosize(box);
     box.focus();
+    form.scrollIntoView({ block: "nearest" });
   }
 }
 
@@ -242,9 +247,11 @@ export class ReplyView {
     this.#reasoning.hidden = true;
     this.#reasoning.append(this.#summary, this.#thought);
     this.#answer.dataset.testid = "answer";
-    const who = element("span", "aside", t("assistant"));
+    this.#thought.dir = "auto";
+    const who = element("h2", "aside", t("assistant"));
     this.element.append(who, this.#reasoning, this.#answer, this.foot);
     this.#view = new MarkdownView(this.#answer, () => follow());
+    watchScrollable(this.#answer);
     this.begin();
     if (message.reasoning) this.think(message.reasoning);
     if (message.content) this.append(message.content);
@@ -255,9 +262,14 @@ export class ReplyView {
     this.#answer.ariaBusy = "true";
   }
 
-  /** The answer so far, as it is shown. */
+  /** The answer so far, in Markdown. */
   get text() {
     return this.#view.text;
+  }
+
+  /** The answer so far, as one reads it. */
+  get shown() {
+    return this.#answer.innerText;
   }
 
   /** @param {string} content */
@@ -277,6 +289,7 @@ export class ReplyView {
   end({ finish, thought_ms }) {
     this.#view.finish();
     this.#answer.ariaBusy = "false";
+    markScrollable(this.#answer);
     this.#summary.textContent = thought_ms === undefined
       ? t("reasoning")
       : t("thought", { seconds: number(Math.max(1, Math.round(thought_ms / 1000))) });
@@ -290,6 +303,7 @@ function copyButton(text) {
   const copy = button("link", "copy", async () => {
     await navigator.clipboard.writeText(text);
     copy.textContent = t("copied");
+    announce(t("copied"));
     setTimeout(() => (copy.textContent = t("copy")), 1500);
   });
   return copy;

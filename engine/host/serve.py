@@ -31,6 +31,7 @@ TYPES = {
     ".js": "text/javascript",
     ".wasm": "application/wasm",
     ".json": "application/json",
+    ".webmanifest": "application/manifest+json",
     ".whl": "application/zip",
     ".bin": "application/octet-stream",
 }

@@ -90,7 +90,7 @@ def test_what_is_harmless_stays(watched: Chat) -> None:
     )
     link = 'target="_blank" rel="noopener noreferrer"'
     assert shown == (
-        f'<div><p><strong>a</strong> <a href="https://c.test/" {link}>b</a> '
+        f'<div dir="auto"><p><strong>a</strong> <a href="https://c.test/" {link}>b</a> '
         f'<a href="https://e.test/f.png" {link}>d</a> &lt;i&gt;</p></div>'
     )
 

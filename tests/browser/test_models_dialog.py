@@ -19,6 +19,13 @@ DROP = """(text) => {
   dispatchEvent(new DragEvent('drop', {dataTransfer}));
 }"""
 
+LAUNCH = """LaunchQueue.prototype.setConsumer = (consume) => {
+  window.launch = (text, name) => {
+    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    consume({files: [{getFile: async () => new File([bytes], name)}]});
+  };
+};"""
+
 
 def test_an_address_is_opened_paused_kept_and_deleted(open_chat: Open, serve: Serve) -> None:
     origin = serve({"some.gguf": TINY + bytes(40_000_000)}, bytes_per_s=3e6)
@@ -65,6 +72,12 @@ def test_files_are_chosen_or_dropped(open_chat: Open, tmp_path: Path) -> None:
     chat.page.evaluate(DROP, base64.b64encode(TINY).decode())
     chat.until("document.querySelector('[data-testid=model]').textContent === 'dropped'")
     assert chat.wait_for("ready").ask("Where is the sea?")
+
+    chat.page.add_init_script(LAUNCH)  # as a system opens a file with the installed app
+    chat.page.reload()
+    chat.error_code()
+    chat.page.evaluate("(text) => launch(text, 'launched.gguf')", base64.b64encode(TINY).decode())
+    chat.until("document.querySelector('[data-testid=model]').textContent === 'launched'")
 
 
 def test_the_offline_copy_is_removed_and_made_again(open_chat: Open) -> None:
@@ -122,6 +135,8 @@ def test_what_cannot_be_kept_is_said_and_what_is_kept_is_protected(
     chat.until("document.getElementById('notice').textContent.includes('0 MB of the model')")
     chat.wait_for("ready")
     assert "tiny (1 MB)" in chat.page.locator("#notice").inner_text(), "which could be deleted"
+    chat.page.locator("#notice-dismiss").click()
+    assert not chat.page.locator("#notice").is_visible()
     assert chat.page.evaluate("window.asked") == 0, "it is not kept"
     chat.hook("model").click()
     item = chat.page.get_by_test_id("model-item").filter(has_text="tiny")

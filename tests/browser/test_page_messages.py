@@ -1,4 +1,4 @@
-"""What can be done with messages: edit, answer again, switch branches, stop, copy; by keyboard."""
+"""What can be done with messages: edit, answer again, switch branches, stop, copy."""
 
 from __future__ import annotations
 
@@ -39,6 +39,20 @@ PACE = """({ms = 0, endless = false}) => {
     })();
   };
 }"""
+
+# Whether the browser has kept which branch of the only conversation is shown.
+HEAD_IS_KEPT = """new Promise((resolve) => {
+  const opening = indexedDB.open('octavo-conversations');
+  opening.onsuccess = () => {
+    const db = opening.result;
+    const reading = db.transaction('conversations').objectStore('conversations').getAll();
+    reading.onsuccess = () => {
+      db.close();
+      const shown = [...document.querySelectorAll('.reply')].at(-1).dataset.message;
+      resolve(reading.result[0].head === shown);
+    };
+  };
+})"""
 
 
 @pytest.fixture
@@ -84,6 +98,7 @@ def test_an_edit_is_a_branch_beside_what_was_there(chat: Chat) -> None:
     assert focused(chat) == "branch-next", "the other control is at its end"
     chat.page.keyboard.press("Enter")
     assert texts(chat, "answer") == [other]
+    chat.until(HEAD_IS_KEPT)
     chat.page.reload()
     chat.wait_for("ready")
     assert texts(chat, "question") == ["Where is the wind?"]
@@ -171,65 +186,6 @@ def test_copy_and_the_token_counter(chat: Chat) -> None:
     assert len(chat.page.evaluate("navigator.clipboard.readText()").strip()) > 3
     chat.hook("reset").click()
     assert chat.hook("stats").get_attribute("data-tokens") is None
-
-
-def tab_to(chat: Chat, name: str, *, backwards: bool = False) -> None:
-    for _ in range(60):
-        if focused(chat) == name:
-            return
-        chat.page.keyboard.press("Shift+Tab" if backwards else "Tab")
-    raise AssertionError(f"{name} cannot be reached by the Tab key")
-
-
-def press(chat: Chat, *keys: str) -> None:
-    for key in keys:
-        chat.page.keyboard.press(key)
-
-
-def test_a_whole_conversation_by_keyboard_alone(chat: Chat) -> None:
-    keyboard = chat.page.keyboard
-    assert focused(chat) == "prompt"
-    keyboard.type("Where is the sea?")
-    press(chat, "Enter")
-    chat.wait_for("ready")
-    assert focused(chat) == "prompt"
-    tab_to(chat, "regenerate", backwards=True)
-    press(chat, "Enter")
-    chat.wait_for("ready")
-    assert texts(chat, "branch") == ["2/2"]
-    tab_to(chat, "edit", backwards=True)
-    press(chat, "Enter", "End", "Backspace")
-    keyboard.type(" now?")
-    press(chat, "Enter")
-    chat.wait_for("ready")
-    assert texts(chat, "question") == ["Where is the sea now?"]
-    tab_to(chat, "branch-previous", backwards=True)
-    press(chat, "Enter")
-    assert texts(chat, "question") == ["Where is the sea?"]
-    tab_to(chat, "conversation-more", backwards=True)
-    press(chat, "Enter")
-    assert focused(chat) == "rename"
-    press(chat, "Escape")
-    assert focused(chat) == "conversation-more"
-    press(chat, "Enter", "Enter")
-    chat.until("document.activeElement.dataset.testid === 'conversation-title'")
-    keyboard.type("Sea")
-    press(chat, "Enter")
-    chat.until("document.activeElement.dataset.testid === 'conversation-more'")
-    assert texts(chat, "conversation-open") == ["Sea"]
-    tab_to(chat, "reset")
-    press(chat, "Enter")
-    chat.until("document.querySelectorAll('[data-testid=answer]').length === 0")
-    assert focused(chat) == "prompt"
-    tab_to(chat, "conversation-open", backwards=True)
-    press(chat, "Enter")
-    chat.until("document.querySelectorAll('[data-testid=answer]').length === 1")
-    tab_to(chat, "open-settings", backwards=True)
-    press(chat, "Enter")
-    chat.until("document.querySelector('dialog[open]')")
-    press(chat, "Escape")
-    chat.until("!document.querySelector('dialog[open]')")
-    assert focused(chat) == "open-settings"
 
 
 def nameless(page: Any) -> list[str]:

@@ -13,6 +13,8 @@ from tests.browser.test_page_messages import PACE
 pytestmark = pytest.mark.browser
 Open = Callable[..., Chat]
 PAPER = "getComputedStyle(document.body).backgroundColor"
+FRAME = """[...document.querySelectorAll('meta[name=theme-color]')]
+  .find(({media}) => matchMedia(media).matches).content"""
 DARK, LIGHT = "rgb(22, 21, 19)", "rgb(250, 248, 244)"
 
 
@@ -97,6 +99,7 @@ def test_theme_and_language(tiny_chat: Chat) -> None:
     settings(chat, theme="dark", language="zh")
     chat.until(f"{PAPER} === '{DARK}'")
     chat.until("document.documentElement.lang === 'zh'")
+    assert chat.page.evaluate(FRAME) == "#161513", "as the window of the installed page"
     assert chat.hook("reset").inner_text() == "新对话"
     assert chat.hook("regenerate").inner_text() == "重新回答"
     assert "tiny" in chat.hook("model").inner_text()
@@ -105,8 +108,10 @@ def test_theme_and_language(tiny_chat: Chat) -> None:
     settings(chat, theme="light", language="en")
     chat.until("document.documentElement.lang === 'en'")
     assert chat.page.evaluate(PAPER) == LIGHT
+    assert chat.page.evaluate(FRAME) == "#faf8f4"
     settings(chat, theme="auto", language="auto")
     chat.until(f"{PAPER} === '{DARK}'")
+    assert chat.page.evaluate(FRAME) == "#161513"
     chat.page.emulate_media(color_scheme="light")
     assert chat.page.evaluate(PAPER) == LIGHT
 

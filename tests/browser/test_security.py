@@ -42,7 +42,7 @@ def test_a_whole_session_asks_nobody_but_the_site(
     hosted.requests.clear()
     hosted.close()
     page.reload()
-    assert watched.wait_for("ready").ask("Where is the sea?") == first
+    assert watched.wait_for("ready").anew().ask("Where is the sea?") == first
     assert witness.asked == []
     assert (hosted.reports, said) == ([], [])
 

@@ -102,7 +102,7 @@ def request(application: Any, path: str, headers: dict[str, str] | None = None) 
 
 
 def test_files_are_sent_with_their_types_and_checked_by_etag(tmp_path: Path) -> None:
-    for name in ("index.html", "app.mjs", "pyodide.asm.wasm", "x.bin"):
+    for name in ("index.html", "app.mjs", "pyodide.asm.wasm", "x.bin", "app.webmanifest"):
         (tmp_path / name).write_text(name)
     application = serve.application(tmp_path)
     types = {
@@ -110,6 +110,7 @@ def test_files_are_sent_with_their_types_and_checked_by_etag(tmp_path: Path) -> 
         "/app.mjs": "text/javascript; charset=utf-8",
         "/pyodide.asm.wasm": "application/wasm",
         "/x.bin": "application/octet-stream",
+        "/app.webmanifest": "application/manifest+json",
     }
     for path, kind in types.items():
         answer = request(application, path)
