@@ -85,7 +85,9 @@ def test_the_parts_of_the_time_to_the_first_token(monkeypatch: pytest.MonkeyPatc
             return await encode(*args)
 
         monkeypatch.setattr(prompts, "encode", slow)
-        events = engine.generate([{"role": "user", "content": "rain"}], GenerateConfig(max_tokens=1))
+        events = engine.generate(
+            [{"role": "user", "content": "rain"}], GenerateConfig(max_tokens=1)
+        )
         async for event in events:
             if isinstance(event, Answer):
                 waited = event.to_wire()["timing"]
