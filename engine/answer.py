@@ -213,9 +213,7 @@ class Run:
         if begins:
             answer.cached_tokens = cached
             answer.computed_tokens = computed
-            timing.first = self._now()
-            if first is None:
-                timing.computed = timing.first
+            timing.prefilled(self._now())
         self._last_token = self._now()
         if first is None:
             answer.finish_reason = "cancelled"
@@ -263,20 +261,22 @@ class Run:
         return None
 
     async def _compute(self, step: Prefill) -> list[int]:
-        """Compute a chunk, and after the last one sample. Both are submitted at once: only so is it
-        known, at no cost, when the first has ended."""
-        timing = self.answer.timing
-        begins = not self.answer.ids
-        if begins:
-            timing.begun = timing.begun or self._now()
+        """Compute a chunk, and after the last one sample. Both are submitted at once, so that it
+        costs nothing to know when the first has ended."""
         run, tokens = self._device.run, step.num_tokens
-        prefill = last = asyncio.ensure_future(run([PREFILL], tokens, 1, 0, 0))
+        timing = Timing() if self.answer.ids else self.answer.timing  # it began once
+        timing.begun = timing.begun or self._now()
+
+        async def chunk() -> list[int]:
+            ids = await run([PREFILL], tokens, 1, 0, 0)
+            timing.computed = self._now()
+            return ids
+
+        prefill = last = asyncio.ensure_future(chunk())
         try:
             if step.last:
                 last = asyncio.ensure_future(run([HEAD, *self._sampler.plans], tokens, 1, 0, 1))
             await prefill
-            if begins:
-                timing.computed = self._now()
         finally:
             sampled = await last  # nothing may be left in flight
         return sampled

@@ -25,6 +25,12 @@ class Timing:
     last: float = 0.0
     host_seconds: float = 0.0
 
+    def prefilled(self, now: float) -> None:
+        """The first token is there, or it was stopped before: in the queue, or in prefill."""
+        self.first = now
+        self.begun = self.begun or now
+        self.computed = max(self.computed, self.begun)
+
     def to_wire(self, computed_tokens: int, num_tokens: int) -> dict[str, float]:
         """Milliseconds and speeds as they cross to the page, of a prompt of which so many tokens
         were computed, and an answer of ``num_tokens``."""

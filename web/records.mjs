@@ -19,7 +19,7 @@ const MOST_SAMPLES = 1200;
 const MOST_ANSWERS = 20;
 const MOST_ERRORS = 10;
 
-/** Sends "change" when an answer or a load has ended, or something has failed. */
+/** Sends "change" when an answer begins or ends, a load has ended, or something has failed. */
 export class Records extends EventTarget {
   /** Seconds of generating, one answer behind the other. @type {number[]} */
   seconds = [];
@@ -32,6 +32,7 @@ export class Records extends EventTarget {
 
   /** An answer begins. */
   begin() {
+    this.changed();
     return new Growing((seconds, speed) => this.#add(seconds, speed), (answer) => {
       this.answers = [...this.answers, answer].slice(-MOST_ANSWERS);
       this.changed();

@@ -4,7 +4,7 @@ import uPlot from "./vendor/uPlot.esm.js";
 import { number } from "./locale.mjs";
 
 const HEIGHT = 150; // pixels
-const AXIS = 44;
+const AXIS = 54; // pixels that its numbers take
 
 export class SpeedChart {
   #area;
@@ -22,7 +22,7 @@ export class SpeedChart {
     ];
     const lines = { stroke: grid, width: 1 };
     const values = (/** @type {unknown} */ _, /** @type {number[]} */ splits) =>
-      splits.map((split) => number(split));
+      splits.map((split) => number(split, { notation: "compact" }));
     this.#chart = new uPlot({
       width: this.#width,
       height: HEIGHT,

@@ -22,8 +22,9 @@ TOKEN, FIRST_STEP, STEP = 0.1, 0.5, 0.25  # seconds
 class Clocked(NullDevice):
     """Takes some seconds for a token of the prompt, for the first step and for a later one."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: int) -> None:
         super().__init__(sampled_id=77)
+        self.turns = turns  # of the event loop, in which a run lets others in
         self.seconds = 1000.0
         self._lock = asyncio.Lock()
 
@@ -31,15 +32,15 @@ class Clocked(NullDevice):
         plans, tokens, repeat = args[:3]
         took = {PREFILL: TOKEN * tokens, HEAD: FIRST_STEP, DECODE: STEP * repeat}
         async with self._lock:
-            for _ in range(5):
+            for _ in range(self.turns):
                 await asyncio.sleep(0)
             self.seconds += took[plans[0]]
             return await super().run(*args)
 
 
 class ClockedHost(NativeHost):
-    def __init__(self) -> None:
-        self.clock = Clocked()
+    def __init__(self, turns: int = 5) -> None:
+        self.clock = Clocked(turns)
         super().__init__(ROOT / "tests/golden/tiny.gguf", device=self.clock)
 
     def now(self) -> float:
@@ -66,9 +67,12 @@ async def timed(engine: Engine, ids: list[int], key: int | None = None) -> dict[
     raise AssertionError("no answer")
 
 
-def test_the_parts_of_the_time_to_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("turns", [0, 1, 5])
+def test_the_parts_of_the_time_to_the_first_token(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
-        host = ClockedHost()
+        host = ClockedHost(turns)
         engine = await loaded(host)
         timing = await timed(engine, list(range(3, 33)))
         assert timing["queue_ms"] == 0
@@ -121,6 +125,21 @@ def test_an_answer_that_was_stopped_in_prefill_has_no_first_step() -> None:
         timing = await answering
         assert timing["prefill_ms"] == pytest.approx(16 * TOKEN * 1e3)
         assert timing["first_step_ms"] == timing["decode_tokens_per_s"] == 0
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_was_stopped_in_the_queue_has_nothing_else() -> None:
+    async def run() -> None:
+        engine = await loaded(ClockedHost())
+        first = asyncio.ensure_future(timed(engine, list(range(3, 99)), 1))
+        second = asyncio.ensure_future(timed(engine, list(range(203, 207)), 2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert engine.stop(2)
+        timing = await second
+        assert timing["queue_ms"] == timing["ttft_ms"] == pytest.approx(16 * TOKEN * 1e3)
+        await first
 
     asyncio.run(run())
 
