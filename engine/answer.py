@@ -267,12 +267,12 @@ class Run:
         timing = Timing() if self.answer.ids else self.answer.timing  # it began once
         timing.begun = timing.begun or self._now()
 
-        async def chunk() -> list[int]:
-            ids = await run([PREFILL], tokens, 1, 0, 0)
+        async def noted(work: Awaitable[list[int]]) -> list[int]:
+            ids = await work
             timing.computed = self._now()
             return ids
 
-        prefill = last = asyncio.ensure_future(chunk())
+        prefill = last = asyncio.ensure_future(noted(run([PREFILL], tokens, 1, 0, 0)))
         try:
             if step.last:
                 last = asyncio.ensure_future(run([HEAD, *self._sampler.plans], tokens, 1, 0, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -26,9 +27,15 @@ class Clocked(NullDevice):
         super().__init__(sampled_id=77)
         self.turns = turns  # of the event loop, in which a run lets others in
         self.seconds = 1000.0
+        self.asked: list[str] = []
         self._lock = asyncio.Lock()
 
-    async def run(self, *args: Any) -> list[int]:
+    def run(self, *args: Any) -> Awaitable[list[int]]:
+        """Takes its order now, as a GPU does, not when it is waited for."""
+        self.asked.append(args[0][0])
+        return self._run(*args)
+
+    async def _run(self, *args: Any) -> list[int]:
         plans, tokens, repeat = args[:3]
         took = {PREFILL: TOKEN * tokens, HEAD: FIRST_STEP, DECODE: STEP * repeat}
         async with self._lock:
@@ -75,6 +82,7 @@ def test_the_parts_of_the_time_to_the_first_token(
         host = ClockedHost(turns)
         engine = await loaded(host)
         timing = await timed(engine, list(range(3, 33)))
+        assert host.clock.asked[-7:] == [PREFILL, PREFILL, HEAD, *[DECODE] * 4]
         assert timing["queue_ms"] == 0
         assert timing["prefill_ms"] == pytest.approx(30 * TOKEN * 1e3), "two chunks"
         assert timing["first_step_ms"] == pytest.approx(FIRST_STEP * 1e3)
