@@ -21,9 +21,10 @@ from engine.ops.shift import pack_shift, shift_tensor
 from engine.ops.state import STEP, StepRecord, tokens_tensor
 from engine.reasoning import Reasoning
 from engine.sampling import Logprobs, Sampler
-from engine.scheduler import Scheduler
+from engine.scheduler import Prefill, Scheduler
 from engine.session import Session
 from engine.stops import StopStrings
+from engine.timing import Timing
 from engine.tokenizer.decoder import StreamDecoder
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -43,9 +44,7 @@ class Delta:
 
 @dataclass
 class Answer:
-    """A finished answer: ``text`` without its think part, which is ``reasoning``. Times are in
-    seconds; ``host_seconds`` is what Python and the JavaScript it called took beside waiting for
-    the device."""
+    """A finished answer: ``text`` without its think part, which is ``reasoning``."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
@@ -56,13 +55,10 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     computed_tokens: int = 0  # of the prompt
-    first_token_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    host_seconds: float = 0.0
+    timing: Timing = field(default_factory=Timing)
 
     def to_wire(self) -> dict[str, Any]:
         """The answer as it crosses to the page."""
-        later = max(0, len(self.ids) - 1)
         return {
             "text": self.text,
             "reasoning": self.reasoning,
@@ -75,18 +71,8 @@ class Answer:
                 "cached_tokens": self.cached_tokens,
                 "completion_tokens": len(self.ids),
             },
-            "timing": {
-                "ttft_ms": self.first_token_seconds * 1e3,
-                "prefill_tokens_per_s": rate(self.computed_tokens, self.first_token_seconds),
-                "decode_tokens_per_s": rate(later, self.decode_seconds),
-                "host_ms_per_token": self.host_seconds * 1e3 / max(1, len(self.ids)),
-            },
+            "timing": self.timing.to_wire(self.computed_tokens, len(self.ids)),
         }
-
-
-def rate(count: int, seconds: float) -> float:
-    """Tokens per second; 0 for no time."""
-    return count / seconds if seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -125,13 +111,13 @@ class Run:
         self._decoder = StreamDecoder(model.token_bytes, strip_space)
         self._reasoning = reasoning or Reasoning()
         self._stops = StopStrings(config.stop)
-        self.answer = Answer()
+        self._started = host.now()
+        self.answer = Answer(timing=Timing(asked=self._started))
         self._num_sampled = 0
         self._position = 0  # of the next token to compute
         self._waited = 0.0
         self._last_token = 0.0  # when it came
         self._has_turn = False
-        self._started = host.now()
 
     def move(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
         """Go on with the same model loaded anew, after its device was lost: ``deltas`` then takes
@@ -215,7 +201,7 @@ class Run:
         return True
 
     async def _deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
-        started, answer = self._started, self.answer
+        answer, timing = self.answer, self.answer.timing
         answer.prompt_tokens = len(ids)
         self._prompt = ids
         cached = self._session.prompt(self._window(ids + answer.ids))
@@ -227,7 +213,7 @@ class Run:
         if begins:
             answer.cached_tokens = cached
             answer.computed_tokens = computed
-            answer.first_token_seconds = self._now() - started
+            timing.prefilled(self._now())
         self._last_token = self._now()
         if first is None:
             answer.finish_reason = "cancelled"
@@ -237,8 +223,8 @@ class Run:
                     yield delta
         answer.context_full = answer.finish_reason == "length" and len(answer.ids) == room
         # Bursts that were in flight beyond the end do not count.
-        answer.decode_seconds = self._last_token - started - answer.first_token_seconds
-        answer.host_seconds = self._now() - started - self._waited
+        timing.last = self._last_token
+        timing.host_seconds = self._now() - self._started - self._waited
 
     def flush(self) -> list[Delta]:
         """Once, after the last of ``deltas``: the text that waited for what might follow. A
@@ -261,14 +247,10 @@ class Run:
             self._device.write(tokens, array("I", chunk).tobytes())
             record = StepRecord(step.start, step.num_tokens, 0, self._seed, config.temperature)
             self._device.write(STEP, record.pack())
-            plans = [PREFILL]
             if step.last:
-                plans += [HEAD, *self._sampler.plans]
                 self._write_sampler()
             started = self._now()
-            sampled = await self._wait(
-                self._device.run(plans, step.num_tokens, 1, 0, 1 if step.last else 0)
-            )
+            sampled = await self._wait(self._compute(step))
             self._scheduler.prefill_pace.measured(step.num_tokens, self._now() - started)
             session.num_cached = step.start + step.num_tokens
             if step.last:
@@ -277,6 +259,27 @@ class Run:
                 return sampled[0]
             await self._share()
         return None
+
+    async def _compute(self, step: Prefill) -> list[int]:
+        """Compute a chunk, and after the last one sample. Both are submitted at once, so that it
+        costs nothing to know when the first has ended."""
+        run, tokens = self._device.run, step.num_tokens
+        timing = Timing() if self.answer.ids else self.answer.timing  # it began once
+        timing.begun = timing.begun or self._now()
+
+        async def noted(work: Awaitable[list[int]]) -> list[int]:
+            ids = await work
+            timing.computed = self._now()
+            return ids
+
+        prefill = last = asyncio.ensure_future(noted(run([PREFILL], tokens, 1, 0, 0)))
+        try:
+            if step.last:
+                last = asyncio.ensure_future(run([HEAD, *self._sampler.plans], tokens, 1, 0, 1))
+            await prefill
+        finally:
+            sampled = await last  # nothing may be left in flight
+        return sampled
 
     async def _decode(
         self, first: int, limit: int, stopped: Stopped

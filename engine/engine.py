@@ -236,7 +236,7 @@ class Engine:
         if config.schema is not None:
             reasoning = Reasoning()  # an answer of a form has no other part
         run = self._run(ready, config, ready.model.special.eos, reasoning, begin.strip_space)
-        request.run = run
+        request.run, run.answer.timing.asked = run, request.asked
         if begin.answered:
             run.follow(ids[-begin.answered :], begin.rest, begin.tail)
         obeys = config.schema is None or await self._obey(run, request, ready, config.schema)
@@ -341,6 +341,7 @@ class Engine:
 
     async def _begin(self, key: int | None, find: Callable[[], Slot], alone: bool) -> Request:
         """Join those who answer; OctavoError engine.not_loaded or engine.busy."""
+        asked = self._host.now()
         if self._loading:
             raise OctavoError("engine.busy", "A model is being loaded.")
         async with self._changing:
@@ -348,7 +349,7 @@ class Engine:
         slot = find()
         if any(request.alone for request in self._requests):
             raise OctavoError("engine.busy", "The model's speed is being measured.")
-        request = Request(key, slot, alone)
+        request = Request(key, slot, asked, alone)
         self._requests.append(request)
         return request
 

@@ -15,11 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from engine.answer import Delta, FinishReason, rate
+from engine.answer import Delta, FinishReason
 from engine.config import GenerateConfig, RemoteConfig
 from engine.errors import OctavoError
 from engine.events import Events, Exchange
 from engine.loader import Host
+from engine.timing import rate
 
 T = TypeVar("T")
 MOST_SHOWN = 300  # characters of what a server says about an error

@@ -20,6 +20,7 @@ class Request:
 
     key: int | None
     slot: Slot
+    asked: float  # when, in seconds
     alone: bool = False  # nothing may be asked for beside it
     stopping: bool = False
     waiting: bool = False  # for room in the KV cache: it has none of it

@@ -37,7 +37,7 @@ LAYERS = [
     ["weights.quants"],
     ["plan"],
     ["shaders", "tokenizer", "weights.gguf"],
-    ["config", "messages", "events"],
+    ["config", "messages", "events", "timing"],
     ["errors", "files"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -7,6 +7,7 @@ import { loadLocale, list, t } from "./locale.mjs";
 import { ModelsDialog } from "./models.mjs";
 import { installOffline, keepStorage } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
+import { Records } from "./records.mjs";
 import { Settings } from "./settings.mjs";
 import { SettingsDialog } from "./settings_dialog.mjs";
 import { Sidebar } from "./sidebar.mjs";
@@ -32,6 +33,7 @@ const octavo = new Octavo(settings.addressLoad);
 Object.assign(window, { octavo });
 const progress = new ProgressView(byTestId("progress"), octavo);
 const stats = new StatsView();
+const records = new Records();
 const store = new Conversations((id, elsewhere) => {
   sidebar.refresh();
   if (elsewhere) talk.refresh(id).catch(showError);
@@ -43,6 +45,7 @@ const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("
   showError,
   hideError: () => (errorArea.hidden = true),
   giveBack,
+  records,
   opened: () => {
     sidebar.setCurrent(talk.id);
     update();
@@ -56,6 +59,8 @@ let loading = Promise.resolve();
 let sendWhenReady = false;
 /** What was loaded last. @type {LoadResult | undefined} */
 let loaded;
+/** @type {import("./performance.mjs").PerformancePanel | undefined} */
+let performancePanel;
 /** The model to load. @type {import("./models.mjs").Choice} */
 let choice = settings.address.model ? {} : rememberedChoice();
 
@@ -91,9 +96,10 @@ function connect() {
   prompt.addEventListener("input", update);
   autosize(prompt);
   addEventListener("keydown", ({ key }) => {
-    const isElsewhere = document.querySelector("dialog[open], :popover-open"); // closed by Escape
+    const isElsewhere = document.querySelector("dialog:modal, :popover-open"); // closed by Escape
     if (key === "Escape" && state === "generating" && !isElsewhere) octavo.stop();
   });
+  byTestId("performance").addEventListener("click", togglePerformance);
   stop.addEventListener("click", () => {
     octavo.stop();
     focusPrompt();
@@ -114,6 +120,13 @@ function connect() {
   });
   byId("retry").addEventListener("click", load);
   byId("unkept").addEventListener("click", () => choose({ ...choice, keep: false }));
+}
+
+/** The panel is fetched when it is opened for the first time. */
+async function togglePerformance() {
+  const { PerformancePanel } = await import("./performance.mjs");
+  performancePanel ??= new PerformancePanel({ octavo, records, settings });
+  await performancePanel.toggle();
 }
 
 /** Where typing needs no on-screen keyboard, which would hide the answer. */
@@ -236,6 +249,7 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
   if (kept) keepStorage();
   stats.show({ memory_bytes, context: model.context || undefined });
   settings.recommended = model.sampling;
+  records.changed();
 }
 
 /**
@@ -352,6 +366,7 @@ function showError(error, canRetry = false) {
   const { code, message, hint } = error instanceof OctavoError
     ? error
     : { code: "internal", message: String(error), hint: "" };
+  records.fail(code);
   errorArea.dataset.code = code;
   byId("error-message").textContent = message;
   byId("error-hint").textContent = hint;

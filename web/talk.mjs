@@ -21,6 +21,7 @@ import { Transcript } from "./transcript.mjs";
  * @property {(error: unknown, canRetry?: boolean) => void} showError
  * @property {() => void} hideError
  * @property {(question: string) => void} giveBack a question without any answer
+ * @property {import("./records.mjs").Records} records
  * @property {() => void} opened another conversation is open, or has been kept
  */
 
@@ -282,6 +283,7 @@ export class Talk {
   async #stream(answer, reply, from) {
     const request = { ...this.#sampling(answer), ...from, stream: /** @type {const} */ (true) };
     const sent = performance.now();
+    const record = this.#host.records.begin();
     const thought = answer.thought_ms ?? 0;
     let [first, shown, kept, thinks] = [0, 0, sent, 0];
     answer.finish = "cancelled"; // until it has ended otherwise
@@ -302,6 +304,7 @@ export class Talk {
         reply.think(reasoning_content);
       }
       const { num_tokens } = chunk.octavo;
+      record.count(num_tokens);
       if (num_tokens) first ||= now;
       if (first && now - Math.max(first, shown) > STATS_INTERVAL_MS) {
         shown = now;
@@ -313,6 +316,7 @@ export class Talk {
         this.#keep(this.#store.write(answer));
       }
     }
+    if (last) record.end(last);
     return /** @type {Chunk} */ (last);
   }
 

@@ -31,3 +31,36 @@ declare module "*/vendor/idb.js" {
     handlers: { upgrade(db: IDBDatabase): void; blocking(): void },
   ): Promise<any>;
 }
+
+declare module "*/vendor/uPlot.esm.js" {
+  type Colour = () => string;
+  interface Scale {
+    time?: boolean;
+    range: (chart: uPlot, low: number | null, high: number | null) => [number, number];
+  }
+  interface Axis {
+    stroke: Colour;
+    grid: { stroke: Colour; width: number };
+    ticks: { stroke: Colour; width: number };
+    values: (chart: uPlot, splits: number[]) => string[];
+    size: number;
+  }
+  export default class uPlot {
+    constructor(
+      options: {
+        width: number;
+        height: number;
+        legend: { show: boolean };
+        cursor: { show: boolean };
+        scales: Record<string, Scale>;
+        axes: Axis[];
+        series: { stroke?: Colour; width?: number; points?: { show: boolean } }[];
+      },
+      data: (number | null)[][],
+      parent: HTMLElement,
+    );
+    setData(data: readonly (readonly (number | null)[])[]): void;
+    setSize(size: { width: number; height: number }): void;
+    redraw(): void;
+  }
+}

@@ -235,8 +235,12 @@
  * @property {number} cached_tokens of the prompt, those already in the KV cache
  * @property {number} completion_tokens
  *
- * @typedef {object} Timing
- * @property {number} ttft_ms time to the first token
+ * @typedef {object} Timing a remote server's tokens have no queue_ms, prefill_ms, first_step_ms
+ * @property {number} ttft_ms time from the request to the first token, the sum of the next three
+ * @property {number} [queue_ms] until the device begins: the template, the tokenizer, a model that
+ *   comes back, room in the KV cache, others' turns
+ * @property {number} [prefill_ms] until the prompt is computed, others' turns meanwhile included
+ * @property {number} [first_step_ms] until the engine has the first token: head and sampler
  * @property {number} prefill_tokens_per_s
  * @property {number} decode_tokens_per_s
  * @property {number} [host_ms_per_token] Python's and JavaScript's share
@@ -291,6 +295,7 @@
  * @property {DeviceInfo} [device] of the model that was used or loaded last, as all up to `kv`
  * @property {ModelInfo} [model]
  * @property {number} [memory_bytes]
+ * @property {Record<string, number>} [memory] the same by purpose: weights, kv, activations, state
  * @property {number} [answers] under way, of all models
  * @property {KvStatus} [kv] absent while the model is swapped out
  * @property {ModelStatus[]} [models] all that are loaded, the last one last
@@ -311,6 +316,8 @@
  * @property {number} used_blocks
  * @property {number} shared_blocks used by several answers at once
  * @property {number} cached_blocks
+ * @property {string} map what each block is, in the order of their numbers, as runs such as
+ *   "o3s1f60": owned by one answer under way, shared by several, cached, free
  * @property {number} hit_rate share of all prompts' tokens that were found in the cache
  * @property {number} tokens whose keys and values used and cached blocks hold
  * @property {number} utilization `tokens`, of those that used and cached blocks could hold

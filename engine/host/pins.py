@@ -155,6 +155,7 @@ NPM = {
     "idb": "8.0.4",
     "marked": "18.2.1",
     "pyodide": PYODIDE,
+    "uplot": "1.6.32",
 }
 
 # Files of the npm packages that the site serves: place in dist/ -> place in node_modules/.
@@ -162,6 +163,8 @@ NPM_FILES = {
     "vendor/idb.js": "idb/build/index.js",
     "vendor/marked.esm.js": "marked/lib/marked.esm.js",
     "vendor/purify.es.mjs": "dompurify/dist/purify.es.mjs",
+    "vendor/uPlot.css": "uplot/dist/uPlot.min.css",
+    "vendor/uPlot.esm.js": "uplot/dist/uPlot.esm.js",
     "pyodide/pyodide.mjs": "pyodide/pyodide.mjs",
     "pyodide/pyodide.asm.js": "pyodide/pyodide.asm.js",
     "pyodide/pyodide.asm.wasm": "pyodide/pyodide.asm.wasm",

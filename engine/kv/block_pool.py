@@ -63,6 +63,17 @@ class BlockPool:
         return sum(count > 1 for count in self._uses.values())
 
     @property
+    def states(self) -> str:
+        """What each block is, a letter each: ``f``ree, ``c``ached, ``o``wned by one sequence, or
+        ``s``hared by several."""
+        states = bytearray(b"f" * self.num_blocks)
+        for block in self._cached:
+            states[block] = ord("c")
+        for block, count in self._uses.items():
+            states[block] = ord("s" if count > 1 else "o")
+        return states.decode()
+
+    @property
     def num_ends(self) -> int:
         """Cached sequences: cached blocks that no other known block continues. Sequences that
         begin alike count each, one that a sequence under way goes on with does not count."""

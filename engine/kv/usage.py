@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from engine.kv.block_pool import BlockPool
@@ -32,6 +33,7 @@ def describe_pool(
         "used_blocks": pool.num_used,
         "shared_blocks": pool.num_shared,
         "cached_blocks": pool.num_cached,
+        "map": runs(pool.states),
         "hit_rate": pool.tokens_found / max(1, pool.tokens_asked),
         "tokens": held,
         "utilization": held / max(1, (pool.num_used + pool.num_cached) * KV_BLOCK),
@@ -39,3 +41,8 @@ def describe_pool(
         "bytes": pool.num_blocks * block_bytes,
         "preallocated_bytes": conversations * context_blocks * block_bytes,
     }
+
+
+def runs(letters: str) -> str:
+    """Each letter with how often it comes in a row: ``fffco`` -> ``f3c1o1``."""
+    return "".join(f"{letter}{len(list(same))}" for letter, same in groupby(letters))

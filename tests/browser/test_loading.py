@@ -66,6 +66,8 @@ def test_offline(site: Path, plain_chromium: Any) -> None:
     server.close()
     chat.page.reload()
     assert chat.wait_for("ready").anew().ask("Where is the sea?") == first
+    chat.hook("performance").click()
+    chat.page.wait_for_selector("[data-testid=figure-speed] canvas")
     context.close()
 
 

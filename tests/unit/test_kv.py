@@ -3,6 +3,7 @@ accounted for."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.errors import OctavoError
 from engine.kv import BlockPool
+from engine.kv.usage import describe_pool, runs
 from engine.ops.attention import KV_BLOCK
 from engine.session import Session
 
@@ -165,6 +167,18 @@ def test_what_is_held() -> None:
     assert pool.num_ends == 1, "the other one goes on"
 
 
+def test_the_map_of_blocks() -> None:
+    pool = BlockPool(8)
+    ids = list(range(32))
+    computed(pool, [*ids, 1, 1]).release()
+    first, second = Session(pool), Session(pool)
+    first.prompt([*ids, 2])
+    second.prompt([*range(16), 7])
+    assert pool.states == "socfffff"
+    assert runs(pool.states) == "s1o1c1f5"
+    assert runs("") == ""
+
+
 # Runs of one token, often a block long, so that blocks are alike and end where prompts end.
 RUN = st.tuples(st.integers(0, 1), st.sampled_from([1, 3, 15, 16, 16, 16, 32]))
 IDS = st.lists(RUN, max_size=3).map(lambda runs: [id for id, n in runs for _ in range(n)])
@@ -280,6 +294,24 @@ class Conversations(RuleBasedStateMachine):
             assert len(set(session.blocks)) == len(session.blocks)
         uses = Counter(block for session in self.open for block in session.blocks)
         assert uses == pool._uses
+
+    @invariant()
+    def the_map_is_what_is_counted(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        kv = describe_pool(self.pool, [], 1, 1)
+        runs = re.findall(r"([fcos])(\d+)", kv["map"])
+        assert "".join(letter + count for letter, count in runs) == kv["map"]
+        states = [letter for letter, count in runs for _ in range(int(count))]
+        counts = Counter(states)
+        assert len(states) == kv["num_blocks"]
+        assert counts["f"] == kv["free_blocks"]
+        assert counts["c"] == kv["cached_blocks"]
+        assert counts["s"] == kv["shared_blocks"]
+        assert counts["o"] + counts["s"] == kv["used_blocks"]
+        for session in self.open:
+            assert all(states[block] in "os" for block in session.blocks)
+        assert all(states[block] == "c" for block in self.pool._cached)
 
     @invariant()
     def what_is_held_is_known(self) -> None:
