@@ -10,7 +10,8 @@ import sys
 from engine.host import assemble, check, chromium, pip
 from engine.host.paths import LOCK_TEST, ROOT
 
-# Of everything: a browser at work leaves half of two cores idle. Groups keep their order (conftest).
+# Of everything: a browser at work leaves half of two cores idle. conftest.py has put tests in groups
+# and groups in order.
 ALL = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
