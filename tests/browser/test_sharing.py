@@ -1,0 +1,162 @@
+"""Clients that share an engine: of one page and of several tabs, also when its owner goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, StaticServer
+
+pytestmark = pytest.mark.browser
+GOLDEN: list[dict[str, Any]] = json.loads(
+    (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
+)["prompts"]
+MODEL = "/models/tiny/manifest.json"
+COUNT = 200  # tokens of each golden answer
+
+# Makes clients, by name; `stream` has what came of an answer in `answers`.
+SETUP = """async () => {
+  const {Octavo} = await import('/client.mjs');
+  window.clients = {};
+  window.answers = {};
+  window.news = [];
+  window.make = (name, options) => {
+    const client = clients[name] = new Octavo(options);
+    client.addEventListener('recovery', ({detail}) => news.push(`${name} ${detail.state}`));
+  };
+  window.load = (name, options) => clients[name].load(
+    {model: '/models/tiny/manifest.json', device: 'cpu', activations: 'f32', context: 512, ...options});
+  window.stream = (name, options) => {
+    const answer = answers[name] = {text: '', ids: null, finish: null, code: null};
+    (async () => {
+      const stream = clients[name].chat.completions.create({...options, stream: true});
+      for await (const {choices: [{delta, finish_reason}], octavo} of stream) {
+        answer.text += delta.content ?? '';
+        answer.ids = octavo.ids ?? null;
+        answer.finish = finish_reason;
+      }
+    })().catch(({code, message}) => Object.assign(answer, {code, message}));
+  };
+}"""
+
+
+class Tab:
+    """A page without an engine of its own, and the clients that it makes."""
+
+    def __init__(self, context: Any, url: str) -> None:
+        self.page = context.new_page()
+        self.page.goto(url)
+        self.page.evaluate(SETUP)
+
+    def make(self, name: str, share: object = True, **options: Any) -> None:
+        self.page.evaluate("([name, o]) => make(name, o)", [name, {"share": share, **options}])
+
+    def load(self, name: str, **options: Any) -> dict[str, Any]:
+        result: dict[str, Any] = self.page.evaluate(
+            "([name, options]) => load(name, options)", [name, options]
+        )
+        return result
+
+    def call(self, name: str, method: str, *args: Any) -> Any:
+        return self.page.evaluate(
+            "([name, method, args]) => clients[name][method](...args)", [name, method, list(args)]
+        )
+
+    def stream(self, name: str, prompt: dict[str, Any], max_tokens: int = COUNT) -> None:
+        options = {"messages": prompt["messages"], "max_tokens": max_tokens}
+        self.page.evaluate("([name, options]) => stream(name, options)", [name, options])
+
+    def until(self, expression: str, seconds: float = 60) -> Any:
+        for _ in range(int(seconds / 0.02)):
+            if value := self.page.evaluate(expression):
+                return value
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"never true: {expression}: {self.page.evaluate('answers')}")
+
+    def begun(self, name: str) -> None:
+        self.until(f"answers.{name}.text.length > 10 || answers.{name}.code")
+
+    def ended(self, name: str) -> dict[str, Any]:
+        self.until(f"answers.{name}.finish || answers.{name}.code")
+        answer: dict[str, Any] = self.page.evaluate(f"answers.{name}")
+        return answer
+
+    def engines(self) -> int:
+        """Workers of this page that run an engine."""
+        return len([w for w in self.page.workers if "worker.mjs" in w.url])
+
+    def until_engines(self, count: int) -> None:
+        for _ in range(500):
+            if self.engines() == count:
+                return
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"{self.engines()} engines, not {count}")
+
+
+@pytest.fixture
+def context(plain_chromium: Any) -> Iterator[Any]:
+    context = plain_chromium.new_context()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def open_tab(context: Any, server: StaticServer) -> Callable[[], Tab]:
+    return lambda: Tab(context, f"{server.url}/models.json")
+
+
+def test_clients_of_one_page(open_tab: Callable[[], Tab], server: StaticServer) -> None:
+    """One download and one copy for two; neither sees what the other does."""
+    tab = open_tab()
+    tab.make("a", "page")
+    tab.make("b", "page")
+    both = tab.page.evaluate("Promise.all([load('a'), load('b')])")
+    assert both[0]["memory_bytes"] == both[1]["memory_bytes"]
+    tab.until_engines(1)
+    shards = [path for path in server.requests if "models/tiny/" in path and ".bin" in path]
+    assert len(shards) == len(set(shards)) > 0
+    status = tab.call("a", "status")
+    assert (status["clients"], len(status["models"])) == (2, 1)
+
+    tab.stream("a", GOLDEN[0])
+    tab.stream("b", GOLDEN[1])
+    tab.begun("b")
+    assert tab.call("b", "stop") == {"stopped": True}
+    assert tab.ended("b")["finish"] == "cancelled"
+    assert tab.call("b", "reset") == {}
+    tab.call("b", "close")
+    assert tab.ended("a")["ids"] == GOLDEN[0]["ids"][:COUNT]
+    assert tab.call("a", "status")["clients"] == 1
+    # Another model takes the engine along, as without sharing.
+    tab.load("a", context=256)
+    tab.until_engines(1)
+    assert tab.call("a", "status")["model"]["context"] == 256
+    tab.call("a", "close")
+    tab.until_engines(0)
+
+
+def test_the_tab_with_the_engine_is_closed(open_tab: Callable[[], Tab]) -> None:
+    """Answers of other tabs go on where their text ended."""
+    tabs = [open_tab() for _ in range(3)]
+    for tab in tabs:
+        tab.make("c")
+        tab.load("c")
+    assert [tab.engines() for tab in tabs] == [1, 0, 0]
+    owner, *others = tabs
+    assert others[0].call("c", "status")["clients"] == 3
+    for tab, prompt in zip(others, GOLDEN, strict=False):
+        tab.stream("c", prompt)
+    for tab in others:
+        tab.begun("c")
+    owner.page.close()
+    for tab, prompt in zip(others, GOLDEN, strict=False):
+        assert tab.ended("c")["ids"] == prompt["ids"][:COUNT]
+        whole = tab.page.evaluate("(o) => clients.c.chat.completions.create(o)", {"messages": prompt["messages"], "max_tokens": COUNT})
+        assert tab.page.evaluate("answers.c.text") == whole["choices"][0]["message"]["content"]
+        assert tab.page.evaluate("news") == ["c moved", "c ready"]
+    assert sorted(tab.engines() for tab in others) == [0, 1]
+    assert others[0].call("c", "status")["clients"] == 2
