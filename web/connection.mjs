@@ -8,7 +8,7 @@
 
 import { OctavoError } from "./error.mjs";
 import { SharedLink } from "./shared.mjs";
-import { nothingGenerated } from "./worker/protocol.mjs";
+import { NO_ID, nothingGenerated } from "./worker/protocol.mjs";
 
 /**
  * @typedef {import("../worker/protocol.mjs").Reply} Reply
@@ -38,6 +38,7 @@ import { nothingGenerated } from "./worker/protocol.mjs";
  */
 
 const MOST_MOVES = 3;
+const MOVE = /** @type {const} */ ({ id: NO_ID, kind: "recovery", losses: 1 });
 
 export class Connection {
   #url;
@@ -72,7 +73,8 @@ export class Connection {
     return this.#nextId++;
   }
 
-  /** The last reply to a request.
+  /**
+   * The last reply to a request.
    *
    * @param {string} kind
    * @param {any} [fields]
@@ -214,11 +216,7 @@ export class Connection {
       await this.#loadAgain();
     } catch (error) {
       if (move !== this.#moves) return; // it moved again
-      for (const [id, { kind, reject }] of this.#pending) {
-        if (kind !== "generate" || !asked.has(id)) continue;
-        this.#pending.delete(id);
-        reject(/** @type {OctavoError} */ (error));
-      }
+      this.#fail(/** @type {OctavoError} */ (error), asked);
     }
     if (move !== this.#moves) return;
     this.#isMoving = false;
@@ -229,16 +227,32 @@ export class Connection {
     }
   }
 
+  /**
+   * What was loaded cannot be loaded again.
+   *
+   * @param {OctavoError} error
+   * @param {Set<number>} asked before that
+   */
+  #fail(error, asked) {
+    this.#loaded.clear();
+    for (const [id, { kind, reject }] of this.#pending) {
+      if (kind !== "generate" || !asked.has(id)) continue;
+      this.#pending.delete(id);
+      reject(error);
+    }
+    const { code, message, hint } = error;
+    this.#onRecovery({ ...MOVE, state: "failed", error: { code, message, hint } });
+  }
+
   /** What was loaded, on the engine that is there now. */
   async #loadAgain() {
     const willReplace = this.loads.some(({ fields }) => fields.memory_bytes == null);
     if (willReplace) this.#loaded.clear();
     if (!this.#loaded.size) return;
-    const about = /** @type {const} */ ({ id: -1, kind: "recovery", losses: 1 });
-    this.#onRecovery({ ...about, state: "moved" });
+    this.#onRecovery({ ...MOVE, state: "moved" });
     for (const fields of [...this.#loaded.values()]) {
       const { device } = await this.#again(fields);
-      this.#onRecovery({ ...about, state: "ready", device });
+      this.#onRecovery({ ...MOVE, state: "ready", device });
     }
   }
 

@@ -81,6 +81,11 @@ export class Member {
     this.models.add(key);
   }
 
+  /** @param {Iterable<string>} keys of models that it needs no longer */
+  disclaim(keys) {
+    for (const key of keys) this.models.delete(key);
+  }
+
   /**
    * The engine's handle for one of its own.
    *

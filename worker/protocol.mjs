@@ -178,11 +178,13 @@
  * @typedef {object} Recovery after a loss of the GPU
  * @property {number} id of each request that it concerns
  * @property {"recovery"} kind
- * @property {"paused" | "waiting" | "loading" | "ready" | "moved"} state before the next try; until
- *   the browser gives a GPU; the model is loaded anew; it goes on; or the page that had the engine of
- *   several clients is gone, and the model is loaded anew by another one (client.mjs says so)
+ * @property {"paused" | "waiting" | "loading" | "ready" | "moved" | "failed"} state before the next
+ *   try; until the browser gives a GPU; the model is loaded anew; it goes on. The client itself says
+ *   when the page that had a shared engine is gone: "moved" (the model is loaded anew in another
+ *   page), then "ready" or "failed"
  * @property {number} losses in a row, without a token in between
  * @property {DeviceInfo} [device] once it is ready
+ * @property {WireError} [error] if it failed: why
  *
  * @typedef {object} Delta new text of the answer, or of its think part, which comes first
  * @property {number} id

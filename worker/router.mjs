@@ -66,6 +66,11 @@ export class Router {
     return this.#clients.size;
   }
 
+  /** Nothing is asked that has no answer yet. */
+  get isIdle() {
+    return !this.#routes.size && !this.#held.length;
+  }
+
   /**
    * @param {string} name of a new client
    * @param {(message: Reply | Left) => void} post
@@ -101,7 +106,7 @@ export class Router {
       route.askers = others;
       if (!others.length) this.#end(id, route);
     }
-    this.#release(client, [...client.models]);
+    this.#release(client.models);
     if (!this.#clients.size) this.#emptied();
   }
 
@@ -154,7 +159,8 @@ export class Router {
     const disturbed = this.#those((route) => route.kind === "generate" &&
       isReplaced(route.message.model) && route.askers.some((asker) => asker.client !== client));
     if (disturbed.length) return client.reply(busy(message.id));
-    for (const [other, { key }] of this.#loaded) if (isReplaced(key)) this.#loaded.delete(other);
+    const isBusy = loads.some(([, route]) => !route.ends); // with its own, as the engine will say
+    if (!isBusy) this.#forget(isReplaced);
     this.#forward(client, message, likeness);
   }
 
@@ -163,20 +169,21 @@ export class Router {
    * @param {Message} message
    */
   #use(client, message) {
-    const model = message.model ?? [...client.models].at(-1);
-    client.open.set(message.id, { ...message, model });
-    if (this.#isHeld(client)) return void this.#held.push({ client, message });
-    const loads = this.#those(({ kind, askers }) => kind === "load" && isOf(askers, client)).length;
-    const isKnown = typeof model === "string" ? client.models.has(model) : model !== undefined;
-    if (!isKnown && !loads) return client.replyNotLoaded(message.id, model);
-    const { continues } = message;
+    const { id, continues } = message;
+    // an answer goes on by the model that began it
+    const model = message.model ?? (continues == null ? [...client.models].at(-1) : undefined);
+    const asked = { ...message, model };
+    client.open.set(id, asked);
+    if (this.#isHeld(client)) return void this.#held.push({ client, message: asked });
+    const loads = this.#those(({ kind, askers }) => kind === "load" && isOf(askers, client));
+    const isUnknown = typeof model === "string" ? !client.models.has(model) : model === undefined;
+    if (isUnknown && continues == null && !loads.length) return client.replyNotLoaded(id, model);
     const handle = client.handleOf(continues);
     if (typeof continues === "number" && handle === undefined) {
-      return client.reply(errorReply(message.id, "request.invalid",
-        `There is no answer ${continues} to continue.`));
+      const problem = `There is no answer ${continues} to continue.`;
+      return client.reply(errorReply(id, "request.invalid", problem));
     }
-    const own = handle === undefined ? {} : { continues: handle };
-    this.#forward(client, { ...message, model, ...own });
+    this.#forward(client, handle === undefined ? asked : { ...asked, continues: handle });
   }
 
   /**
@@ -236,17 +243,18 @@ export class Router {
    */
   #unload(client, message) {
     const { id, model } = message;
-    if (this.size === 1 || (model != null && typeof model !== "string")) {
-      for (const [likeness, { key }] of this.#loaded) {
-        if (model == null || key === model) this.#loaded.delete(likeness);
-      }
+    const isAll = model == null;
+    if (this.size === 1 || (!isAll && typeof model !== "string")) {
+      client.disclaim(isAll ? [...client.models] : [model]);
+      this.#forget((key) => isAll || key === model);
       return this.#forward(client, message);
     }
-    if (model != null && !client.models.has(model)) return client.replyNotLoaded(id, model);
-    const models = model == null ? [...client.models] : [model];
-    if (model == null) this.#stopAll(client, ({ kind }) => kind === "load");
+    if (!isAll && !client.models.has(model)) return client.replyNotLoaded(id, model);
+    const models = isAll ? [...client.models] : [model];
+    client.disclaim(models);
+    if (isAll) this.#stopAll(client, ({ kind }) => kind === "load");
     this.#endAnswers(client, () => {
-      this.#release(client, models);
+      this.#release(models);
       client.reply(resultReply(id, {}));
     }, models);
   }
@@ -273,8 +281,8 @@ export class Router {
   #endAnswers(client, then, models) {
     const isMeant = (/** @type {Message} */ { kind, model }) =>
       kind === "generate" && (!models || models.includes(model));
-    this.#stopAll(client, isMeant);
-    client.when(() => ![...client.open.values()].some(isMeant), then);
+    const ids = this.#stopAll(client, isMeant);
+    client.when(() => !ids.some((id) => client.open.has(id)), then);
   }
 
   /**
@@ -282,7 +290,9 @@ export class Router {
    * @param {(request: Message) => boolean} isMeant
    */
   #stopAll(client, isMeant) {
-    for (const [id, request] of [...client.open]) if (isMeant(request)) this.#stopOne(client, id);
+    const ids = [...client.open].flatMap(([id, request]) => (isMeant(request) ? [id] : []));
+    for (const id of ids) this.#stopOne(client, id);
+    return ids;
   }
 
   /**
@@ -295,21 +305,18 @@ export class Router {
     this.#ask("stop", { target: id });
   }
 
-  /**
-   * A client needs these models no longer; those that nobody needs go.
-   *
-   * @param {Member} client
-   * @param {string[]} models
-   */
-  #release(client, models) {
+  /** Of these models, those that nobody needs go. @param {Iterable<string>} models */
+  #release(models) {
     for (const model of models) {
-      client.models.delete(model);
       if ([...this.#clients.values()].some((other) => other.models.has(model))) continue;
-      for (const [likeness, { key }] of this.#loaded) {
-        if (key === model) this.#loaded.delete(likeness);
-      }
+      this.#forget((key) => key === model);
       this.#ask("unload", { model });
     }
+  }
+
+  /** @param {(key: string) => boolean} isGone */
+  #forget(isGone) {
+    for (const [likeness, { key }] of this.#loaded) if (isGone(key)) this.#loaded.delete(likeness);
   }
 
   /**
@@ -367,18 +374,12 @@ export class Router {
    * @param {Result} result
    */
   #note({ kind, message, askers, likeness }, { value }) {
-    if (kind === "load") {
-      if (askers.length) this.#loaded.set(likeness, value);
-      else this.#ask("unload", { model: value.key }); // who wanted it has left
-      for (const { client } of askers) {
-        if (message.memory_bytes == null) client.models.clear();
-        client.claim(value.key);
-      }
-    } else if (kind === "unload") {
-      for (const { client } of askers) {
-        if (message.model == null) client.models.clear();
-        else client.models.delete(message.model);
-      }
+    if (kind !== "load") return;
+    if (askers.length) this.#loaded.set(likeness, value);
+    else this.#release([value.key]); // who wanted it has left
+    for (const { client } of askers) {
+      if (message.memory_bytes == null) client.models.clear();
+      client.claim(value.key);
     }
   }
 
