@@ -178,9 +178,10 @@ export class SharedLink {
     const search = (this.#search = new AbortController());
     const name = (this.name = crypto.randomUUID());
     const release = await ownedLock(clientLock(name));
-    if (search.signal.aborted || !release) return release?.();
-    this.#release = release;
-    if (!this.#group) return this.#attach(new Host(this.#url));
+    if (search.signal.aborted) return release?.();
+    if (release) this.#release = release;
+    // where the browser refuses locks, nobody can be found
+    if (!this.#group || !release) return this.#attach(new Host(this.#url));
     const host = Host.of(this.#group);
     if (host) return this.#attach(host);
     this.#askOthers(search.signal);

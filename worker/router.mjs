@@ -99,6 +99,7 @@ export class Router {
     const client = this.#clients.get(name);
     if (!client) return;
     this.#clients.delete(name);
+    if (!this.#clients.size) return this.#emptied(); // the engine goes, and all that it does
     this.#held = this.#held.filter((held) => held.client !== client);
     for (const [id, route] of this.#routes) {
       const others = route.askers.filter((asker) => asker.client !== client);
@@ -107,7 +108,6 @@ export class Router {
       if (!others.length) this.#end(id, route);
     }
     this.#release(client.models);
-    if (!this.#clients.size) this.#emptied();
   }
 
   /** What the engine says. @param {Reply | Delta} reply */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -69,6 +70,13 @@ class Tab:
     def stream(self, name: str, prompt: dict[str, Any], max_tokens: int = COUNT) -> None:
         options = {"messages": prompt["messages"], "max_tokens": max_tokens}
         self.page.evaluate("([name, options]) => stream(name, options)", [name, options])
+
+    def text(self, name: str, prompt: dict[str, Any]) -> str:
+        """The whole answer, at once."""
+        options = {"messages": prompt["messages"], "max_tokens": COUNT}
+        ask = "([name, options]) => clients[name].chat.completions.create(options)"
+        answer = self.page.evaluate(ask, [name, options])
+        return str(answer["choices"][0]["message"]["content"])
 
     def until(self, expression: str, seconds: float = 60) -> Any:
         for _ in range(int(seconds / 0.02)):
@@ -152,11 +160,106 @@ def test_the_tab_with_the_engine_is_closed(open_tab: Callable[[], Tab]) -> None:
         tab.stream("c", prompt)
     for tab in others:
         tab.begun("c")
+        assert tab.page.evaluate("answers.c.finish") is None, "too fast to be interrupted"
     owner.page.close()
     for tab, prompt in zip(others, GOLDEN, strict=False):
         assert tab.ended("c")["ids"] == prompt["ids"][:COUNT]
-        whole = tab.page.evaluate("(o) => clients.c.chat.completions.create(o)", {"messages": prompt["messages"], "max_tokens": COUNT})
-        assert tab.page.evaluate("answers.c.text") == whole["choices"][0]["message"]["content"]
+        assert tab.ended("c")["text"] == tab.text("c", prompt)
         assert tab.page.evaluate("news") == ["c moved", "c ready"]
     assert sorted(tab.engines() for tab in others) == [0, 1]
     assert others[0].call("c", "status")["clients"] == 2
+
+
+def test_a_frozen_tab_gives_its_engine_up(open_tab: Callable[[], Tab]) -> None:
+    """And asks for its answers again when it goes on; one that continued another cannot."""
+    first, second = open_tab(), open_tab()
+    for tab in (first, second):
+        tab.make("c")
+        tab.load("c")
+    options = {"messages": GOLDEN[1]["messages"], "max_tokens": 5}
+    handle = first.page.evaluate(
+        "(o) => clients.c.chat.completions.create(o).then(({octavo}) => octavo.handle)", options
+    )
+    first.stream("c", GOLDEN[0])
+    first.begun("c")
+    first.page.evaluate("void (clients.d = clients.c)")
+    first.page.evaluate("(continues) => stream('d', {continues})", handle)
+    first.page.evaluate("void document.dispatchEvent(new Event('freeze'))")
+    second.until_engines(1)
+    assert second.call("c", "status")["clients"] == 1
+    assert first.engines() == 0
+    first.page.evaluate("void document.dispatchEvent(new Event('resume'))")
+    assert first.ended("d")["code"] == "engine.moved"
+    assert first.ended("c")["ids"] == GOLDEN[0]["ids"][:COUNT]
+    assert second.call("c", "status")["clients"] == 2
+
+    # An engine that fails, fails for all; the next load starts another.
+    first.stream("c", GOLDEN[0])
+    first.begun("c")
+    [worker] = [worker for worker in second.page.workers if "worker.mjs" in worker.url]
+    worker.evaluate("void setTimeout(() => { throw new Error('planted'); })")
+    assert first.ended("c")["code"] == "internal"
+    second.until_engines(0)
+    first.load("c")
+    assert first.call("c", "status")["clients"] == 1
+
+
+# A model from disk, as two tabs are given the same file.
+FILE = """async ([name, count]) => {
+  const parts = [];
+  for (let i = 0; i < count; i++) {
+    const shard = await fetch(`/models/tiny/${String(i).padStart(3, '0')}.bin`);
+    parts.push(await shard.blob());
+  }
+  return load(name, {model: new File(parts, 'tiny.gguf', {lastModified: 5})});
+}"""
+
+
+@pytest.mark.by_hand
+def test_tabs_come_and_crash(open_tab: Callable[[], Tab], site: Path) -> None:
+    """The file of a tab that is gone is read from the next one's."""
+    count = len(list((site / "models/tiny").glob("*.bin")))
+    tabs: list[Tab] = []
+    for i in range(6):
+        tab = open_tab()
+        tab.make("c")
+        tab.page.evaluate(FILE, ["c", count])
+        tabs.append(tab)
+        assert tab.call("c", "status")["clients"] == len(tabs)
+        prompt = GOLDEN[i % 2]
+        tab.stream("c", prompt)
+        tab.begun("c")
+        if i % 2 == 0:
+            continue
+        owner = tabs.pop(0)
+        if i % 4 == 1:
+            with contextlib.suppress(Exception):  # the page is gone
+                owner.page.goto("chrome://crash", timeout=2000)
+        owner.page.close()
+        assert tab.ended("c")["ids"] == prompt["ids"][:COUNT]
+    assert sorted(tab.engines() for tab in tabs)[:-1] == [0] * (len(tabs) - 1)
+
+
+@pytest.mark.by_hand
+def test_who_shares_and_who_does_not(open_tab: Callable[[], Tab], server: StaticServer) -> None:
+    first, second = open_tab(), open_tab()
+    first.make("page", "page")
+    first.make("site")
+    second.make("page", "page")
+    second.make("site")
+    second.make("alone", False)
+    second.make("other", workerUrl=f"{server.url}/worker/worker.mjs?other")
+    for tab, names in ((first, ["page", "site"]), (second, ["page", "site", "alone", "other"])):
+        for name in names:
+            tab.load(name)
+    names = ["page", "site", "alone", "other"]
+    assert [second.call(n, "status").get("clients") for n in names] == [1, 2, None, 1]
+    second.load("site", context=256)  # goes
+    assert first.call("site", "status")["clients"] == 1
+    for tab in (first, second):  # they meet by the budget
+        tab.load("site", memory_bytes=10**9)
+    second.load("site", memory_bytes=10**9, model="/models/tiny/manifest.json?2")
+    status = first.call("site", "status")
+    assert status["clients"] == 2
+    first.stream("site", GOLDEN[0])
+    assert first.ended("site")["ids"] == GOLDEN[0]["ids"][:COUNT]
