@@ -16,7 +16,6 @@ pytestmark = pytest.mark.browser
 GOLDEN: list[dict[str, Any]] = json.loads(
     (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
 )["prompts"]
-MODEL = "/models/tiny/manifest.json"
 COUNT = 200  # tokens of each golden answer
 
 # Makes clients, by name; `stream` has what came of an answer in `answers`.
@@ -29,8 +28,8 @@ SETUP = """async () => {
     const client = clients[name] = new Octavo(options);
     client.addEventListener('recovery', ({detail}) => news.push(`${name} ${detail.state}`));
   };
-  window.load = (name, options) => clients[name].load(
-    {model: '/models/tiny/manifest.json', device: 'cpu', activations: 'f32', context: 512, ...options});
+  const tiny = {model: '/models/tiny/manifest.json', device: 'cpu', activations: 'f32'};
+  window.load = (name, options) => clients[name].load({...tiny, context: 512, ...options});
   window.stream = (name, options) => {
     const answer = answers[name] = {text: '', ids: null, finish: null, code: null};
     (async () => {
@@ -170,8 +169,20 @@ def test_the_tab_with_the_engine_is_closed(open_tab: Callable[[], Tab]) -> None:
     assert others[0].call("c", "status")["clients"] == 2
 
 
+# As if the engine had said something else to the clients of other tabs.
+FALSE_TEXT = """async () => {
+  const {held} = await navigator.locks.query();
+  const ids = [...Array(20).keys()];
+  const deltas = ids.map((id) => ({id, kind: 'delta', text: 'FALSE', num_tokens: 1}));
+  for (const {name} of held.filter((lock) => lock.name.startsWith('octavo-client:'))) {
+    new BroadcastChannel(name).postMessage({kind: 'deltas', deltas});
+  }
+}"""
+
+
 def test_a_frozen_tab_gives_its_engine_up(open_tab: Callable[[], Tab]) -> None:
-    """And asks for its answers again when it goes on; one that continued another cannot."""
+    """And asks for its answers again when it goes on; one that continued another, or whose text
+    comes out differently, cannot go on."""
     first, second = open_tab(), open_tab()
     for tab in (first, second):
         tab.make("c")
@@ -184,6 +195,10 @@ def test_a_frozen_tab_gives_its_engine_up(open_tab: Callable[[], Tab]) -> None:
     first.begun("c")
     first.page.evaluate("void (clients.d = clients.c)")
     first.page.evaluate("(continues) => stream('d', {continues})", handle)
+    second.stream("c", GOLDEN[1])
+    second.begun("c")
+    first.page.evaluate(FALSE_TEXT)
+    second.until("answers.c.text.includes('FALSE')")
     first.page.evaluate("void document.dispatchEvent(new Event('freeze'))")
     second.until_engines(1)
     assert second.call("c", "status")["clients"] == 1
@@ -191,6 +206,7 @@ def test_a_frozen_tab_gives_its_engine_up(open_tab: Callable[[], Tab]) -> None:
     first.page.evaluate("void document.dispatchEvent(new Event('resume'))")
     assert first.ended("d")["code"] == "engine.moved"
     assert first.ended("c")["ids"] == GOLDEN[0]["ids"][:COUNT]
+    assert second.ended("c")["code"] == "engine.moved"
     assert second.call("c", "status")["clients"] == 2
 
     # An engine that fails, fails for all; the next load starts another.

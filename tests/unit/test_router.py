@@ -1,4 +1,4 @@
-"""Clients of one engine, by chance: ids never mix, nobody's requests end another's, all waits end."""
+"""Clients of one engine, by chance: ids never mix, nobody ends another's, all waits end."""
 
 from __future__ import annotations
 
