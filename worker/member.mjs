@@ -64,6 +64,13 @@ export class Member {
     this.reply(errorReply(id, "engine.not_loaded", message, "Load it."));
   }
 
+  /** @param {number} id of a load */
+  replyBusy(id) {
+    const message =
+      "Another client is being answered by a model that this load would take the place of.";
+    this.reply(errorReply(id, "engine.busy", message, "Wait until the answer has ended."));
+  }
+
   /**
    * Calls `then` as soon as something is so, which final replies may change.
    *

@@ -99,7 +99,11 @@ export class Router {
     const client = this.#clients.get(name);
     if (!client) return;
     this.#clients.delete(name);
-    if (!this.#clients.size) return this.#emptied(); // the engine goes, and all that it does
+    if (!this.#clients.size) {
+      this.#routes.clear(); // the engine goes, and all that it does
+      this.#held = [];
+      return this.#emptied();
+    }
     this.#held = this.#held.filter((held) => held.client !== client);
     for (const [id, route] of this.#routes) {
       const others = route.askers.filter((asker) => asker.client !== client);
@@ -158,7 +162,7 @@ export class Router {
       message.memory_bytes == null || key === (message.model ?? "");
     const disturbed = this.#those((route) => route.kind === "generate" &&
       isReplaced(route.message.model) && route.askers.some((asker) => asker.client !== client));
-    if (disturbed.length) return client.reply(busy(message.id));
+    if (disturbed.length) return client.replyBusy(message.id);
     const isBusy = loads.some(([, route]) => !route.ends); // with its own, as the engine will say
     if (!isBusy) this.#forget(isReplaced);
     this.#forward(client, message, likeness);
@@ -440,11 +444,4 @@ export class Router {
  */
 function isOf(askers, client) {
   return askers.some((asker) => asker.client === client);
-}
-
-/** @param {number} id */
-function busy(id) {
-  return errorReply(id, "engine.busy",
-    "Another client is being answered by a model that this load would take the place of.",
-    "Wait until the answer has ended.");
 }

@@ -26,7 +26,16 @@ class World {
 
   constructor(seed) {
     this.roll = dice(seed);
-    this.router = new Router((request) => this.engine(request), () => this.emptied++);
+    this.begin();
+  }
+
+  begin() {
+    const emptied = () => {
+      this.emptied++;
+      this.open.clear(); // its worker ends
+      this.begin();
+    };
+    this.router = new Router((request) => this.engine(request), emptied);
   }
 
   wrong(text) {
@@ -42,7 +51,9 @@ class World {
     if (this.open.has(id)) this.wrong(`the engine gets the id ${id} twice`);
     const loads = [...this.open.values()].filter((other) => other.kind === "load");
     if (kind === "load" && loads.some(({ ends }) => !ends)) {
-      if (request.words.split(" ")[0] !== loads[0].words.split(" ")[0]) this.wrong("two loads at once");
+      const counts = [...this.clients.values()].map(({ open }) =>
+        [...open.values()].filter((other) => other.kind === "load").length);
+      if (Math.max(...counts) < 2) this.wrong("two loads of two clients at once");
       return this.busy(id);
     }
     if (["generate", "tokenize"].includes(kind) && loads.length) return this.busy(id);
@@ -52,6 +63,12 @@ class World {
       if (meant) meant.ends = true;
       this.open.delete(id);
       this.router.send({ id, kind: "result", value: { stopped: Boolean(meant) } });
+    }
+    if (kind === "load") {
+      for (const other of this.open.values()) other.ends ||= other.model === model && other.id !== id;
+    }
+    if (kind === "reset" || (kind === "unload" && model === undefined)) {
+      for (const other of this.open.values()) other.ends ||= other.kind === "generate";
     }
     if (kind === "unload") {
       for (const client of this.clients.values()) {
@@ -153,7 +170,7 @@ class World {
       }
       // one that names none is for the model that is loaded last when its turn comes
       const isMeant = asked.wanted ? value.model === asked.wanted : client.models.has(value.model);
-      const isOther = value.model && asked.wanted !== null && !isMeant;
+      const isOther = value.model && asked.wanted !== null && !asked.isStopped && !isMeant;
       if (isOther) this.wrong(`${value.model} answers for ${asked.wanted}`);
     }
     if (asked.kind === "tokenize" && value.words !== asked.words) this.wrong("somebody else's tokens");
@@ -174,12 +191,14 @@ class World {
     };
     const send = (message, more = {}) => {
       client.open.set(id, { ...message, words, wanted: message.model ?? last, ...more });
-      this.router.receive(client.name, { ...message, id, words });
+      const said = message.kind === "load" ? {} : { words };
+      this.router.receive(client.name, { ...message, id, ...said });
     };
     switch (this.roll(12)) {
       case 0:
       case 1:
-        return send({ kind: "load", model, memory_bytes: 9 });
+        stopAll(({ wanted }) => !wanted || wanted === model);
+        return send({ kind: "load", model, memory_bytes: 9, context: this.roll(4) ? 1 : 2 });
       case 2: {
         const ids = [...client.open.keys()];
         const target = this.roll(2) && ids.length ? ids[this.roll(ids.length)] : undefined;
@@ -191,7 +210,7 @@ class World {
         return send({ kind: "reset" });
       case 4: {
         const which = this.roll(2) ? model : undefined;
-        stopAll(({ wanted }) => !which || wanted === null || wanted === which);
+        stopAll(({ wanted }) => !which || !wanted || wanted === which);
         if (which) client.models.delete(which);
         else client.models.clear();
         return send({ kind: "unload", model: which });
