@@ -10,6 +10,7 @@ _SHORT.maxstring = _SHORT.maxother = 80  # characters
 CODES: dict[str, str] = {
     "context.full": "The answer ended because the context is full.",
     "engine.busy": "The engine is busy with something that allows nothing beside it.",
+    "engine.moved": "The page that had the engine is gone, and the answer could not go on.",
     "engine.not_loaded": "No model is loaded.",
     "engine.stalled": "A part of the engine does not answer.",
     "gguf.invalid": "The file is not a valid GGUF file.",

@@ -160,7 +160,8 @@ class Worker:
 
     async def _measure(self, id: int, message: Message) -> dict[str, Any]:
         sizes, model = MeasureConfig.from_wire(message), check_model(message)
-        return await self._service.measure(sizes, model, key=id)
+        with self._stoppable_by(id, lambda: self._service.stop(id)):
+            return await self._service.measure(sizes, model, key=id)
 
     async def _tokenize(self, id: int, message: Message) -> dict[str, Any]:
         text, model = check_text(message), check_model(message)

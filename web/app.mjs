@@ -29,7 +29,7 @@ const status = byTestId("status");
 const errorArea = byTestId("error");
 const settings = new Settings();
 
-const octavo = new Octavo(settings.addressLoad);
+const octavo = new Octavo({ ...settings.addressLoad, share: "site" });
 Object.assign(window, { octavo });
 const progress = new ProgressView(byTestId("progress"), octavo);
 const stats = new StatsView();
@@ -253,12 +253,18 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
 }
 
 /**
- * One line while a lost GPU is replaced; the device afterwards.
+ * One line while a lost GPU, or the tab that had the engine, is replaced; the device afterwards.
  *
  * @param {import("../worker/protocol.mjs").Recovery} recovery
  */
-function showRecovery({ state: step, device }) {
+function showRecovery({ state: step, device, error }) {
   if (step === "ready" && device) return showDevice(device);
+  if (step === "failed") {
+    showNotice("");
+    setState("error");
+    return showError(new OctavoError(error?.code ?? "internal", error?.message ?? "", error?.hint), true);
+  }
+  if (step === "moved") talk.forgetUnfinished();
   showNotice(t(`recovery_${step}`), step);
 }
 

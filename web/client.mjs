@@ -27,9 +27,11 @@
  *     await Promise.all([conversation.send("Where does it live?"), other.send("What does it eat?")]);
  */
 
+import { Connection } from "./connection.mjs";
 import { Conversation } from "./conversation.mjs";
 import { OctavoError } from "./error.mjs";
 import { CHAT, TEXT } from "./shapes.mjs";
+import { nothingGenerated } from "./worker/protocol.mjs";
 import { VERSION } from "./worker/version.mjs";
 
 export { Conversation, OctavoError };
@@ -158,15 +160,7 @@ export { Conversation, OctavoError };
  * @property {ChatCompletionChunk["octavo"]} octavo
  */
 
-/**
- * @typedef {object} Pending
- * @property {(value: any) => void} resolve
- * @property {(error: OctavoError) => void} reject
- * @property {(reply: any) => void} [onEvent] for all replies but the last
- * @property {string} [model]
- * @property {boolean} [isLoad] that nobody has stopped
- */
-
+const BROKEN = ["internal", "engine.stalled", "site.changed"];
 const REFUSED = [
   "n", "tool_choice", "functions", "audio", "modalities", "best_of", "echo", "suffix",
 ];
@@ -178,12 +172,7 @@ const SAMPLING = /** @type {const} */ ([
 ]);
 
 export class Octavo extends EventTarget {
-  /** @type {Worker | null} */
-  #worker = null;
-  /** @type {Map<number, Pending>} */
-  #pending = new Map();
-  #nextId = 1;
-  #workerUrl;
+  #connection;
   #defaults;
   /** Loads that have not ended. @type {Set<Promise<LoadResult>>} */
   #loads = new Set();
@@ -191,16 +180,38 @@ export class Octavo extends EventTarget {
   #waiting = new Set();
   /** Names of loaded models by what `load` was given, the last one last. @type {Map<string, string>} */
   #names = new Map();
-  #closed = false;
 
   /**
    * The worker starts at once: its runtime boots while the page gets ready to call `load`.
    *
-   * @param {LoadOptions & {workerUrl?: string | URL}} [options] defaults for `load`
+   * With `share`, clients that load the same model with the same options share one engine, and so
+   * one copy of the weights: those of this page ("page"), or of all tabs of the site ("site", or
+   * true) that have the same version of it. A model that is there already is loaded at once. With
+   * `memory_bytes`, all clients that give the same number share one engine and that budget.
+   * Clients that load something else do not meet. Where the browser cannot share (on insecure
+   * addresses), each has a worker of its own, as without `share`.
+   *
+   * Clients that share do not see each other, but answers take turns, `status()` is about the
+   * engine that they share, `pause`, `resume` and `remove` are for all, and so is the
+   * `recovery` event. `stop`, `reset`, `unload` and `close` concern only what this client has: the
+   * engine goes with the last client. While a client loads another model into the same budget, or
+   * measures, others wait; a load that would take the place of a model which answers another client
+   * is refused by `engine.busy`.
+   *
+   * If the page that has the engine is closed, left or frozen, another one starts it anew: all
+   * clients get the event `recovery`, with the state "moved" and then "ready", and what they asked
+   * is asked again. Answers go on where their text ended; one that cannot, as it continued another
+   * or as its text came out differently, ends with `engine.moved`.
+   *
+   * @param {LoadOptions & {workerUrl?: string | URL, share?: boolean | "page" | "site"}} [options]
+   *   defaults for `load`, and `share`: false if absent
    */
-  constructor({ workerUrl, ...defaults } = {}) {
+  constructor({ workerUrl, share = false, ...defaults } = {}) {
     super();
-    this.#workerUrl = workerUrl ?? new URL(`./worker/worker.mjs?version=${VERSION}`, import.meta.url);
+    const url = workerUrl ?? new URL(`./worker/worker.mjs?version=${VERSION}`, import.meta.url);
+    this.#connection = new Connection(url, share === true ? "site" : share || "", (detail) => {
+      this.dispatchEvent(new CustomEvent("recovery", { detail }));
+    });
     this.#defaults = defaults;
     /** Answers a conversation; leaving the loop over a stream ends its answer. */
     this.chat = {
@@ -214,7 +225,6 @@ export class Octavo extends EventTarget {
       create: /** @type {CreateText} */ ((/** @type {any} */ options) =>
         this.#create(options, textFields, TEXT)),
     };
-    this.#start();
   }
 
   /**
@@ -241,7 +251,7 @@ export class Octavo extends EventTarget {
       (error) => {
         this.#loads.delete(loading);
         // the next load starts a fresh worker
-        if (["internal", "engine.stalled", "site.changed"].includes(error.code)) this.#end(error);
+        if (BROKEN.includes(error.code)) this.#connection.end(error);
       },
     );
     return loading;
@@ -264,14 +274,14 @@ export class Octavo extends EventTarget {
    * True if there were any.
    */
   #abandonLoads() {
-    const loads = [...this.#pending.values()].filter(({ isLoad }) => isLoad);
+    const { loads } = this.#connection;
     for (const load of loads) {
       load.reject(new OctavoError("request.cancelled", "Loading was stopped."));
       load.isLoad = false;
       load.onEvent = undefined;
       load.reject = () => {};
       // If it had ended already, its model goes, unless another load takes its place anyway.
-      const unload = () => this.#request("unload", { model: load.model ?? "" });
+      const unload = () => this.#request("unload", { model: load.fields.model ?? "" });
       load.resolve = () => this.#loads.size || unload().catch(() => {});
     }
     return loads.length > 0;
@@ -397,40 +407,9 @@ export class Octavo extends EventTarget {
     return this.#request("remove", { model: absolute(model) });
   }
 
-  /** Ends the worker; whatever waits rejects with `request.cancelled`. */
+  /** Ends the worker, unless others share it; whatever waits rejects with `request.cancelled`. */
   close() {
-    this.#closed = true;
-    this.#end(new OctavoError("request.cancelled", "The client was closed."));
-  }
-
-  #start() {
-    const worker = new Worker(this.#workerUrl, { type: "module", name: "octavo" });
-    worker.onmessage = ({ data }) => this.#receive(data);
-    worker.onerror = (event) => {
-      event.preventDefault?.();
-      this.#crash(worker, event.message || "its script could not be loaded");
-    };
-    worker.onmessageerror = () => this.#crash(worker, "a message could not be read");
-    this.#worker = worker;
-  }
-
-  /**
-   * @param {Worker} worker
-   * @param {string} reason
-   */
-  #crash(worker, reason) {
-    if (worker !== this.#worker) return;
-    const hint = "Load the model again.";
-    this.#end(new OctavoError("internal", `The worker failed: ${reason}.`, hint));
-  }
-
-  /** @param {OctavoError} error for everything that waits */
-  #end(error) {
-    this.#worker?.terminate();
-    this.#worker = null;
-    const pending = [...this.#pending.values()];
-    this.#pending.clear();
-    for (const { reject } of pending) reject(error);
+    this.#connection.close();
   }
 
   /**
@@ -440,39 +419,8 @@ export class Octavo extends EventTarget {
    * @param {number} [id]
    * @returns {Promise<any>}
    */
-  #request(kind, fields = {}, onEvent, id = this.#nextId++) {
-    return new Promise((resolve, reject) => {
-      if (this.#closed) throw new OctavoError("request.cancelled", "The client was closed.");
-      if (!this.#worker) this.#start(); // after a crash
-      const { model } = /** @type {{model?: string}} */ (fields);
-      this.#pending.set(id, { resolve, reject, onEvent, model, isLoad: kind === "load" });
-      try {
-        this.#worker?.postMessage({ ...fields, id, kind });
-      } catch (error) {
-        this.#pending.delete(id);
-        throw new OctavoError("request.invalid", `The request cannot be sent: ${error}`);
-      }
-    });
-  }
-
-  /** @param {import("../worker/protocol.mjs").Reply} reply */
-  #receive(reply) {
-    if (reply.kind === "deltas") {
-      for (const delta of reply.deltas) this.#pending.get(delta.id)?.onEvent?.(delta);
-      this.#worker?.postMessage({ kind: "taken" });
-      return;
-    }
-    const pending = this.#pending.get(reply.id);
-    if (!pending) return;
-    if (reply.kind === "progress") return pending.onEvent?.(reply);
-    if (reply.kind === "recovery") {
-      this.dispatchEvent(new CustomEvent("recovery", { detail: reply }));
-      return;
-    }
-    this.#pending.delete(reply.id);
-    if (reply.kind === "result") return pending.resolve(reply.value);
-    const { code, message, hint } = reply.error;
-    pending.reject(new OctavoError(code, message, hint));
+  #request(kind, fields, onEvent, id) {
+    return this.#connection.request(kind, fields, onEvent, id);
   }
 
   /**
@@ -594,7 +542,7 @@ export class Octavo extends EventTarget {
       this.#waiting.delete(answer);
     }
     if (ends.aborted) return nothingGenerated();
-    const id = this.#nextId++;
+    const id = this.#connection.takeId();
     const stop = () => this.#request("stop", { target: id }).catch(() => {});
     signal?.addEventListener("abort", stop, { once: true });
     try {
@@ -702,18 +650,6 @@ async function oneLoaded(loads) {
 /** @param {AbortSignal} signal */
 function aborted(signal) {
   return new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
-}
-
-/** @returns {GenerateResult} of an answer that was stopped before it began */
-function nothingGenerated() {
-  return {
-    text: "",
-    reasoning: "",
-    ids: [],
-    finish_reason: "cancelled",
-    usage: { prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 },
-    timing: { ttft_ms: 0, prefill_tokens_per_s: 0, decode_tokens_per_s: 0 },
-  };
 }
 
 /** @param {Shape} shape */

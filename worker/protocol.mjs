@@ -50,6 +50,12 @@
  * needs room, idle ones are swapped out, the one that was used longest ago first; if that is not
  * enough, answers under way are waited for. A model that was swapped out comes back from the
  * browser's cache when it is used. One that does not fit alone is refused by `memory.budget`.
+ *
+ * Several clients can share one worker: hub.mjs says how they come to it, router.mjs what each of
+ * them has. Their messages are those above, by a port or a channel instead of the worker itself. A
+ * client that goes sends `{kind: "leave"}`, without an id: what it has under way ends, each with its
+ * own final reply, and then it gets `{kind: "left"}`. A `recovery` that concerns no request of a
+ * client comes with the id -1.
  */
 
 /**
@@ -172,10 +178,13 @@
  * @typedef {object} Recovery after a loss of the GPU
  * @property {number} id of each request that it concerns
  * @property {"recovery"} kind
- * @property {"paused" | "waiting" | "loading" | "ready"} state before the next try; until the browser
- *   gives a GPU; the model is loaded anew; it goes on
+ * @property {"paused" | "waiting" | "loading" | "ready" | "moved" | "failed"} state before the next
+ *   try; until the browser gives a GPU; the model is loaded anew; it goes on. The client itself says
+ *   when the page that had a shared engine is gone: "moved" (the model is loaded anew in another
+ *   page), then "ready" or "failed"
  * @property {number} losses in a row, without a token in between
  * @property {DeviceInfo} [device] once it is ready
+ * @property {WireError} [error] if it failed: why
  *
  * @typedef {object} Delta new text of the answer, or of its think part, which comes first
  * @property {number} id
@@ -188,6 +197,7 @@
  * @typedef {{id: number, kind: "error", error: WireError}} ErrorReply
  * @typedef {{kind: "deltas", deltas: Delta[]}} Deltas at most one of each kind of an answer
  * @typedef {Progress | Recovery | Deltas | Result | ErrorReply} Reply
+ * @typedef {{kind: "left"}} Left
  */
 
 /**
@@ -300,6 +310,7 @@
  * @property {KvStatus} [kv] absent while the model is swapped out
  * @property {ModelStatus[]} [models] all that are loaded, the last one last
  * @property {number} [budget_bytes] `memory_bytes` of the last load
+ * @property {number} [clients] that share the engine, which all of this is about
  *
  * @typedef {object} ModelStatus
  * @property {string} model as `load` was given it
@@ -334,6 +345,32 @@ export const NO_ID = -1;
 /** @param {unknown} value */
 export function isId(value) {
   return Number.isSafeInteger(value) && /** @type {number} */ (value) >= 0;
+}
+
+/**
+ * Why a message cannot be a request, if so: it has no id, or that of one under way.
+ *
+ * @param {any} request
+ * @param {{has(id: number): boolean}} open ids under way
+ */
+export function refusalOf(request, open) {
+  if (!isId(request?.id) || Array.isArray(request)) {
+    return errorReply(NO_ID, "request.invalid", "A request needs a whole number as its id.");
+  }
+  const message = `The request ${request.id} is still under way.`;
+  return open.has(request.id) ? errorReply(request.id, "request.invalid", message) : null;
+}
+
+/** @returns {GenerateResult} of an answer that was stopped before it began */
+export function nothingGenerated() {
+  return {
+    text: "",
+    reasoning: "",
+    ids: [],
+    finish_reason: "cancelled",
+    usage: { prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 },
+    timing: { ttft_ms: 0, prefill_tokens_per_s: 0, decode_tokens_per_s: 0 },
+  };
 }
 
 /**

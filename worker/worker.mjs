@@ -9,9 +9,10 @@
 import { Exchange } from "./exchange.mjs";
 import { Gpu } from "./gpu.mjs";
 import { Grammars } from "./grammars.mjs";
+import { Hub } from "./hub.mjs";
 import { memory } from "./memory.mjs";
 import { Outbox } from "./outbox.mjs";
-import { NO_ID, errorReply, isId, resultReply } from "./protocol.mjs";
+import { errorReply, isId, nothingGenerated, refusalOf, resultReply } from "./protocol.mjs";
 import { Remote } from "./remote.mjs";
 import { ShardStore, checkSecure } from "./shards.mjs";
 import { ShardError } from "./transfer.mjs";
@@ -43,6 +44,8 @@ const TOKENIZER_SECONDS = 120;
 const shards = new ShardStore(CATALOGUE_URL);
 const outbox = new Outbox((message) => self.postMessage(message));
 
+/** If several clients share this worker, they come to it. @type {Hub | null} */
+let shared = null;
 /** Requests that wait for Python. @type {EngineRequest[]} */
 let queue = [];
 /** Ids that have no final reply yet. @type {Set<number>} */
@@ -58,17 +61,19 @@ let handle = null;
 let broken = null;
 let bootStep = 0;
 
-globalThis.onmessage = ({ data }) => receive(data);
+globalThis.onmessage = (event) => {
+  if (event.data?.kind === "share") shared = new Hub(receive, (message) => self.postMessage(message));
+  else if (shared) shared.obey(event);
+  else receive(event.data);
+};
 checkVersion();
 if (!broken) within(BOOT_SECONDS, boot(), "Starting Python").then(start, fail);
 
 /** @param {Request | Taken} request */
 function receive(request) {
   if (request?.kind === "taken") return outbox.taken();
-  if (!isId(request?.id) || Array.isArray(request)) {
-    return reply(errorReply(NO_ID, "request.invalid", "A request needs a whole number as its id."));
-  }
-  if (open.has(request.id)) return refuse(request.id); // it stays with the earlier one
+  const refusal = refusalOf(request, open);
+  if (refusal) return self.postMessage(refusal);
   open.add(request.id);
   if (broken) return reply(failure(request.id, broken));
   if (isOfShards(request)) answerByShards(request);
@@ -83,11 +88,6 @@ function enqueue(request) {
   const isFirst = !queue.some(({ kind }) => kind === "load");
   queue.push(request);
   if (request.kind === "load" && isFirst) prepare(request);
-}
-
-/** @param {number} id of a request that is under way, which this error does not end */
-function refuse(id) {
-  self.postMessage(errorReply(id, "request.invalid", `The request ${id} is still under way.`));
 }
 
 /**
@@ -210,7 +210,8 @@ function reply(message) {
     open.delete(message.id);
     repeatable.delete(message.id);
   }
-  outbox.send(message);
+  if (shared) shared.send(message);
+  else outbox.send(message);
 }
 
 /**
@@ -262,18 +263,6 @@ function cancelQueued(concerns) {
   }
   if (!queue.some(({ kind }) => kind === "load")) shards.cancel();
   return cancelled.length > 0;
-}
-
-/** @returns {import("./protocol.mjs").GenerateResult} */
-function nothingGenerated() {
-  return {
-    text: "",
-    reasoning: "",
-    ids: [],
-    finish_reason: "cancelled",
-    usage: { prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 },
-    timing: { ttft_ms: 0, prefill_tokens_per_s: 0, decode_tokens_per_s: 0 },
-  };
 }
 
 /**

@@ -1,4 +1,4 @@
-"""Several pages of one browser, each with an engine of its own: none disturbs another."""
+"""Several pages of one browser, which share an engine: none disturbs another."""
 
 from __future__ import annotations
 
@@ -55,8 +55,13 @@ def finished(chat: Chat, prompt: dict[str, Any]) -> None:
     state = chat.page.evaluate("stream")
     assert state["error"] is None
     assert state["ids"] == prompt["ids"][:COUNT]
+
+
+def idle(chat: Chat, clients: int) -> None:
+    """Nothing is left of all answers at the engine that so many pages share."""
     status = chat.status()
     assert (status["answers"], status["kv"]["used_blocks"]) == (0, 0)
+    assert status["clients"] == clients
 
 
 @pytest.fixture(params=["cpu", "gpu"])
@@ -76,6 +81,7 @@ def test_two_tabs_generate_two_conversations_each_at_once(query: str, open_chat:
         assert ids == prompt["ids"][:30]
     for chat, prompt in tabs:
         finished(chat, prompt)
+    idle(first, clients=2)
 
 
 def test_a_tab_closed_in_the_middle_of_an_answer(query: str, open_chat: Open) -> None:
@@ -88,9 +94,11 @@ def test_a_tab_closed_in_the_middle_of_an_answer(query: str, open_chat: Open) ->
     closing.until("window.answers > 2")
     closing.page.close()
     finished(staying, PROMPTS[0])
+    idle(staying, clients=1)
 
     fresh = open_chat(query, context=context).wait_for("ready")
     for chat, prompt in ((fresh, PROMPTS[1]), (staying, PROMPTS[1])):
         stream(chat, prompt)
     for chat in (fresh, staying):
         finished(chat, PROMPTS[1])
+    idle(fresh, clients=2)

@@ -8,7 +8,7 @@ import type {
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
 
 const options: LoadOptions = { model: "models/any.gguf", device: "auto", context: 4096 };
-const octavo = new Octavo({ workerUrl: "/octavo/worker/worker.mjs" });
+const octavo = new Octavo({ workerUrl: "/octavo/worker/worker.mjs", share: "page" });
 const loaded: LoadResult = await octavo.load(options, ({ stage, loaded, total }) => {
   const share: number = loaded / total;
   const isStage: Same<typeof stage, any> = false;

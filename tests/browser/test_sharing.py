@@ -1,0 +1,281 @@
+"""Clients that share an engine: of one page and of several tabs, also when its owner goes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, StaticServer
+
+pytestmark = pytest.mark.browser
+GOLDEN: list[dict[str, Any]] = json.loads(
+    (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
+)["prompts"]
+COUNT = 200  # tokens of each golden answer
+
+# Makes clients, by name; `stream` has what came of an answer in `answers`.
+SETUP = """async () => {
+  const {Octavo} = await import('/client.mjs');
+  window.clients = {};
+  window.answers = {};
+  window.news = [];
+  window.make = (name, options) => {
+    const client = clients[name] = new Octavo(options);
+    client.addEventListener('recovery', ({detail}) => news.push(`${name} ${detail.state}`));
+  };
+  const tiny = {model: '/models/tiny/manifest.json', device: 'cpu', activations: 'f32'};
+  window.load = (name, options) => clients[name].load({...tiny, context: 512, ...options});
+  window.stream = (name, options) => {
+    const answer = answers[name] = {text: '', ids: null, finish: null, code: null};
+    (async () => {
+      const stream = clients[name].chat.completions.create({...options, stream: true});
+      for await (const {choices: [{delta, finish_reason}], octavo} of stream) {
+        answer.text += delta.content ?? '';
+        answer.ids = octavo.ids ?? null;
+        answer.finish = finish_reason;
+      }
+    })().catch(({code, message}) => Object.assign(answer, {code, message}));
+  };
+}"""
+
+
+class Tab:
+    """A page without an engine of its own, and the clients that it makes."""
+
+    def __init__(self, context: Any, url: str) -> None:
+        self.page = context.new_page()
+        self.page.goto(url)
+        self.page.evaluate(SETUP)
+
+    def make(self, name: str, share: object = True, **options: Any) -> None:
+        self.page.evaluate("([name, o]) => make(name, o)", [name, {"share": share, **options}])
+
+    def load(self, name: str, **options: Any) -> dict[str, Any]:
+        result: dict[str, Any] = self.page.evaluate(
+            "([name, options]) => load(name, options)", [name, options]
+        )
+        return result
+
+    def call(self, name: str, method: str, *args: Any) -> Any:
+        return self.page.evaluate(
+            "([name, method, args]) => clients[name][method](...args)", [name, method, list(args)]
+        )
+
+    def stream(self, name: str, prompt: dict[str, Any], max_tokens: int = COUNT) -> None:
+        options = {"messages": prompt["messages"], "max_tokens": max_tokens}
+        self.page.evaluate("([name, options]) => stream(name, options)", [name, options])
+
+    def text(self, name: str, prompt: dict[str, Any]) -> str:
+        """The whole answer, at once."""
+        options = {"messages": prompt["messages"], "max_tokens": COUNT}
+        ask = "([name, options]) => clients[name].chat.completions.create(options)"
+        answer = self.page.evaluate(ask, [name, options])
+        return str(answer["choices"][0]["message"]["content"])
+
+    def until(self, expression: str, seconds: float = 60) -> Any:
+        for _ in range(int(seconds / 0.02)):
+            if value := self.page.evaluate(expression):
+                return value
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"never true: {expression}: {self.page.evaluate('answers')}")
+
+    def begun(self, name: str) -> None:
+        self.until(f"answers.{name}.text.length > 10 || answers.{name}.code")
+
+    def ended(self, name: str) -> dict[str, Any]:
+        self.until(f"answers.{name}.finish || answers.{name}.code")
+        answer: dict[str, Any] = self.page.evaluate(f"answers.{name}")
+        return answer
+
+    def engines(self) -> int:
+        """Workers of this page that run an engine."""
+        return len([w for w in self.page.workers if "worker.mjs" in w.url])
+
+    def until_engines(self, count: int) -> None:
+        for _ in range(500):
+            if self.engines() == count:
+                return
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"{self.engines()} engines, not {count}")
+
+
+@pytest.fixture
+def context(plain_chromium: Any) -> Iterator[Any]:
+    context = plain_chromium.new_context()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def open_tab(context: Any, server: StaticServer) -> Callable[[], Tab]:
+    return lambda: Tab(context, f"{server.url}/models.json")
+
+
+def test_clients_of_one_page(open_tab: Callable[[], Tab], server: StaticServer) -> None:
+    """One download and one copy for two; neither sees what the other does."""
+    tab = open_tab()
+    tab.make("a", "page")
+    tab.make("b", "page")
+    both = tab.page.evaluate("Promise.all([load('a'), load('b')])")
+    assert both[0]["memory_bytes"] == both[1]["memory_bytes"]
+    tab.until_engines(1)
+    shards = [path for path in server.requests if "models/tiny/" in path and ".bin" in path]
+    assert len(shards) == len(set(shards)) > 0
+    status = tab.call("a", "status")
+    assert (status["clients"], len(status["models"])) == (2, 1)
+
+    tab.stream("a", GOLDEN[0])
+    tab.stream("b", GOLDEN[1])
+    tab.begun("b")
+    assert tab.call("b", "stop") == {"stopped": True}
+    assert tab.ended("b")["finish"] == "cancelled"
+    assert tab.call("b", "reset") == {}
+    tab.call("b", "close")
+    assert tab.ended("a")["ids"] == GOLDEN[0]["ids"][:COUNT]
+    assert tab.call("a", "status")["clients"] == 1
+    # Another model takes the engine along, as without sharing.
+    tab.load("a", context=256)
+    tab.until_engines(1)
+    assert tab.call("a", "status")["model"]["context"] == 256
+    tab.call("a", "close")
+    tab.until_engines(0)
+
+
+def test_the_tab_with_the_engine_is_closed(open_tab: Callable[[], Tab]) -> None:
+    """Answers of other tabs go on where their text ended."""
+    tabs = [open_tab() for _ in range(3)]
+    for tab in tabs:
+        tab.make("c")
+        tab.load("c")
+    assert [tab.engines() for tab in tabs] == [1, 0, 0]
+    owner, *others = tabs
+    assert others[0].call("c", "status")["clients"] == 3
+    for tab, prompt in zip(others, GOLDEN, strict=False):
+        tab.stream("c", prompt)
+    for tab in others:
+        tab.begun("c")
+        assert tab.page.evaluate("answers.c.finish") is None, "too fast to be interrupted"
+    owner.page.close()
+    for tab, prompt in zip(others, GOLDEN, strict=False):
+        assert tab.ended("c")["ids"] == prompt["ids"][:COUNT]
+        assert tab.ended("c")["text"] == tab.text("c", prompt)
+        assert tab.page.evaluate("news") == ["c moved", "c ready"]
+    assert sorted(tab.engines() for tab in others) == [0, 1]
+    assert others[0].call("c", "status")["clients"] == 2
+
+
+# As if the engine had said something else to the clients of other tabs.
+FALSE_TEXT = """async () => {
+  const {held} = await navigator.locks.query();
+  const ids = [...Array(20).keys()];
+  const deltas = ids.map((id) => ({id, kind: 'delta', text: 'FALSE', num_tokens: 1}));
+  for (const {name} of held.filter((lock) => lock.name.startsWith('octavo-client:'))) {
+    new BroadcastChannel(name).postMessage({kind: 'deltas', deltas});
+  }
+}"""
+
+
+def test_a_frozen_tab_gives_its_engine_up(open_tab: Callable[[], Tab]) -> None:
+    """And asks for its answers again when it goes on; one that continued another, or whose text
+    comes out differently, cannot go on."""
+    first, second = open_tab(), open_tab()
+    for tab in (first, second):
+        tab.make("c")
+        tab.load("c")
+    options = {"messages": GOLDEN[1]["messages"], "max_tokens": 5}
+    handle = first.page.evaluate(
+        "(o) => clients.c.chat.completions.create(o).then(({octavo}) => octavo.handle)", options
+    )
+    first.stream("c", GOLDEN[0])
+    first.begun("c")
+    first.page.evaluate("void (clients.d = clients.c)")
+    first.page.evaluate("(continues) => stream('d', {continues})", handle)
+    second.stream("c", GOLDEN[1])
+    second.begun("c")
+    first.page.evaluate(FALSE_TEXT)
+    second.until("answers.c.text.includes('FALSE')")
+    first.page.evaluate("void document.dispatchEvent(new Event('freeze'))")
+    second.until_engines(1)
+    assert second.call("c", "status")["clients"] == 1
+    assert first.engines() == 0
+    first.page.evaluate("void document.dispatchEvent(new Event('resume'))")
+    assert first.ended("d")["code"] == "engine.moved"
+    assert first.ended("c")["ids"] == GOLDEN[0]["ids"][:COUNT]
+    assert second.ended("c")["code"] == "engine.moved"
+    assert second.call("c", "status")["clients"] == 2
+
+    # An engine that fails, fails for all; the next load starts another.
+    first.stream("c", GOLDEN[0])
+    first.begun("c")
+    [worker] = [worker for worker in second.page.workers if "worker.mjs" in worker.url]
+    worker.evaluate("void setTimeout(() => { throw new Error('planted'); })")
+    assert first.ended("c")["code"] == "internal"
+    second.until_engines(0)
+    first.load("c")
+    assert first.call("c", "status")["clients"] == 1
+
+
+# A model from disk, as two tabs are given the same file.
+FILE = """async ([name, count]) => {
+  const parts = [];
+  for (let i = 0; i < count; i++) {
+    const shard = await fetch(`/models/tiny/${String(i).padStart(3, '0')}.bin`);
+    parts.push(await shard.blob());
+  }
+  return load(name, {model: new File(parts, 'tiny.gguf', {lastModified: 5})});
+}"""
+
+
+@pytest.mark.by_hand
+def test_tabs_come_and_crash(open_tab: Callable[[], Tab], site: Path) -> None:
+    """The file of a tab that is gone is read from the next one's."""
+    count = len(list((site / "models/tiny").glob("*.bin")))
+    tabs: list[Tab] = []
+    for i in range(6):
+        tab = open_tab()
+        tab.make("c")
+        tab.page.evaluate(FILE, ["c", count])
+        tabs.append(tab)
+        assert tab.call("c", "status")["clients"] == len(tabs)
+        prompt = GOLDEN[i % 2]
+        tab.stream("c", prompt)
+        tab.begun("c")
+        if i % 2 == 0:
+            continue
+        owner = tabs.pop(0)
+        if i % 4 == 1:
+            with contextlib.suppress(Exception):  # the page is gone
+                owner.page.goto("chrome://crash", timeout=2000)
+        owner.page.close()
+        assert tab.ended("c")["ids"] == prompt["ids"][:COUNT]
+    assert sorted(tab.engines() for tab in tabs)[:-1] == [0] * (len(tabs) - 1)
+
+
+@pytest.mark.by_hand
+def test_who_shares_and_who_does_not(open_tab: Callable[[], Tab], server: StaticServer) -> None:
+    first, second = open_tab(), open_tab()
+    first.make("page", "page")
+    first.make("site")
+    second.make("page", "page")
+    second.make("site")
+    second.make("alone", False)
+    second.make("other", workerUrl=f"{server.url}/worker/worker.mjs?other")
+    for tab, names in ((first, ["page", "site"]), (second, ["page", "site", "alone", "other"])):
+        for name in names:
+            tab.load(name)
+    names = ["page", "site", "alone", "other"]
+    assert [second.call(n, "status").get("clients") for n in names] == [1, 2, None, 1]
+    second.load("site", context=256)  # goes
+    assert first.call("site", "status")["clients"] == 1
+    for tab in (first, second):  # they meet by the budget
+        tab.load("site", memory_bytes=10**9)
+    second.load("site", memory_bytes=10**9, model="/models/tiny/manifest.json?2")
+    status = first.call("site", "status")
+    assert status["clients"] == 2
+    first.stream("site", GOLDEN[0])
+    assert first.ended("site")["ids"] == GOLDEN[0]["ids"][:COUNT]
