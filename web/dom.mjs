@@ -81,3 +81,18 @@ export function button(className, name, action) {
   created.addEventListener("click", action);
   return created;
 }
+
+/**
+ * A button that copies a text.
+ *
+ * @param {() => string} text
+ * @returns {HTMLButtonElement}
+ */
+export function copyButton(text) {
+  const copy = button("link", "copy", async () => {
+    await navigator.clipboard.writeText(text());
+    copy.textContent = t("copied");
+    setTimeout(() => (copy.textContent = t("copy")), 1500);
+  });
+  return copy;
+}

@@ -1,6 +1,6 @@
 /** The messages of the open conversation as they are shown, each with what can be done with it. */
 
-import { autosize, button, element } from "./dom.mjs";
+import { autosize, button, copyButton, element } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
 import { MarkdownView } from "./markdown.mjs";
 
@@ -82,7 +82,7 @@ export class Transcript {
       this.forgetUnfinished(); // only the last answer can go on
       reply.foot.append(this.#needing("ask", "continue", () => this.#actions.goOn(message)));
     }
-    if (message.content) reply.foot.append(copyButton(message.content));
+    if (message.content) reply.foot.append(copyButton(() => message.content));
     const regenerate = () => this.#actions.regenerate(message);
     reply.foot.append(this.#needing("ask", "regenerate", regenerate));
     reply.foot.append(...this.#switches(message, branches));
@@ -130,7 +130,7 @@ export class Transcript {
     text.dataset.testid = "question";
     const foot = element("p", "reply-foot");
     const edit = this.#needing("ask", "edit", () => this.#edit(message, asked));
-    foot.append(...this.#switches(message, branches), edit, copyButton(message.content));
+    foot.append(...this.#switches(message, branches), edit, copyButton(() => message.content));
     asked.append(element("span", "aside", t("you")), text, foot);
     this.#log.append(asked);
     this.#follow(true);
@@ -283,14 +283,4 @@ export class ReplyView {
     this.foot.replaceChildren();
     if (finish) this.foot.append(element("span", "finish", t(`finish_${finish}`)));
   }
-}
-
-/** @param {string} text */
-function copyButton(text) {
-  const copy = button("link", "copy", async () => {
-    await navigator.clipboard.writeText(text);
-    copy.textContent = t("copied");
-    setTimeout(() => (copy.textContent = t("copy")), 1500);
-  });
-  return copy;
 }

@@ -4,6 +4,13 @@ declare module "*/vendor/marked.esm.js" {
   export interface Token {
     type: string;
     raw: string;
+    text?: string;
+    lang?: string;
+    loose?: boolean;
+    task?: boolean;
+    tokens?: Token[];
+    items?: Token[];
+    rows?: unknown[];
   }
   export class Marked {
     constructor(options: {
@@ -30,4 +37,12 @@ declare module "*/vendor/idb.js" {
     version: number,
     handlers: { upgrade(db: IDBDatabase): void; blocking(): void },
   ): Promise<any>;
+}
+
+declare module "*/vendor/highlight.mjs" {
+  const hljs: {
+    highlight(code: string, options: { language: string; ignoreIllegals: boolean }): { value: string };
+    getLanguage(name: string): object | undefined;
+  };
+  export default hljs;
 }
