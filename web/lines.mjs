@@ -55,8 +55,7 @@ class Lines {
    * @param {number} next where the line behind it begins
    */
   left(source, at, next) {
-    void next;
-    return source.slice(at);
+    return next > at ? source.slice(at) : "";
   }
 }
 

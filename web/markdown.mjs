@@ -1,20 +1,17 @@
-/**
- * Markdown that grows while it is shown, rendered some 25 times a second, and more rarely when that
- * is slow: the page must stay free for other things.
- */
+/** Texts that grow while they are shown: markdown, and plain text. */
 
 import { Flow } from "./flow.mjs";
-
-const BUSY_SHARE = 0.2; // of the main thread's time
-const INTERVAL_MS = 40; // between two renderings: smooth enough for text
+import { Pace } from "./pace.mjs";
 
 /** The markdown in one element; `text` may only grow. */
 export class MarkdownView {
   text = "";
   #flow;
   #afterRender;
-  #frame = 0;
-  #nextRender = 0;
+  #pace = new Pace(() => {
+    this.#flow.render();
+    this.#afterRender();
+  });
 
   /**
    * @param {HTMLElement} element
@@ -30,27 +27,41 @@ export class MarkdownView {
     const clean = text.replaceAll("\r", ""); // marked drops them, and lengths must agree
     this.text += clean;
     this.#flow.append(clean);
-    this.#frame ||= requestAnimationFrame(() => this.#onFrame());
+    this.#pace.soon();
   }
 
   /** Shows at once what still waits for its frame, as it is if no more comes. */
   finish() {
-    cancelAnimationFrame(this.#frame);
-    this.#frame = 0;
     this.#flow.finish();
-    this.#afterRender();
+    this.#pace.now();
+  }
+}
+
+/** The plain text in one element. */
+export class PlainView {
+  #waiting = "";
+  #pace;
+
+  /**
+   * @param {HTMLElement} element
+   * @param {() => void} afterRender
+   */
+  constructor(element, afterRender) {
+    this.#pace = new Pace(() => {
+      if (this.#waiting) element.append(this.#waiting);
+      this.#waiting = "";
+      afterRender();
+    });
   }
 
-  #onFrame() {
-    this.#frame = 0;
-    const start = performance.now();
-    if (start < this.#nextRender) {
-      this.#frame = requestAnimationFrame(() => this.#onFrame());
-      return;
-    }
-    this.#flow.render();
-    this.#afterRender();
-    const end = performance.now();
-    this.#nextRender = Math.max(start + INTERVAL_MS, end + (end - start) * (1 / BUSY_SHARE - 1));
+  /** @param {string} text */
+  append(text) {
+    this.#waiting += text;
+    this.#pace.soon();
+  }
+
+  /** Shows at once what still waits for its frame. */
+  finish() {
+    this.#pace.now();
   }
 }

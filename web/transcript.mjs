@@ -1,15 +1,17 @@
 /** The messages of the open conversation as they are shown, each with what can be done with it. */
 
+import { chips } from "./chips.mjs";
 import { autosize, button, copyButton, element } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
-import { MarkdownView } from "./markdown.mjs";
+import { MarkdownView, PlainView } from "./markdown.mjs";
 
 /**
  * @typedef {import("./branches.mjs").Branches} Branches
  * @typedef {import("./branches.mjs").Message} Message
+ * @typedef {import("./attached.mjs").Attachment} Attachment
  *
  * @typedef {object} Actions what the visitor may do
- * @property {(message: Message, text: string) => void} edit asks another question in its place
+ * @property {(message: Message, text: string, files: Attachment[]) => void} edit asks another question in its place
  * @property {(message: Message) => void} regenerate answers again
  * @property {(message: Message) => void} goOn lets an answer go on
  * @property {(id: string) => void} switchTo shows another branch
@@ -131,7 +133,8 @@ export class Transcript {
     const foot = element("p", "reply-foot");
     const edit = this.#needing("ask", "edit", () => this.#edit(message, asked));
     foot.append(...this.#switches(message, branches), edit, copyButton(() => message.content));
-    asked.append(element("span", "aside", t("you")), text, foot);
+    text.hidden = !message.content;
+    asked.append(element("span", "aside", t("you")), chips(message.files ?? []), text, foot);
     this.#log.append(asked);
     this.#follow(true);
     return asked;
@@ -185,6 +188,12 @@ export class Transcript {
   #edit(message, asked) {
     const shown = [...asked.children];
     const form = element("form", "edit");
+    let files = message.files ?? [];
+    const remove = (/** @type {Attachment} */ file) => {
+      files = files.filter((other) => other !== file);
+      form.firstElementChild?.replaceWith(chips(files, { remove }));
+      box.focus();
+    };
     const box = document.createElement("textarea");
     box.value = message.content;
     box.dataset.testid = "edit-text";
@@ -195,9 +204,9 @@ export class Transcript {
     };
     const save = () => {
       const text = box.value.trim();
-      if (!text || !this.#can.ask) return;
+      if ((!text && !files.length) || !this.#can.ask) return;
       close();
-      this.#actions.edit(message, text);
+      this.#actions.edit(message, text, files);
     };
     box.addEventListener("keydown", (event) => {
       if (event.key === "Escape") close();
@@ -213,7 +222,7 @@ export class Transcript {
     const send = this.#needing("ask", "edit_send", save);
     send.className = "quiet";
     row.append(button("quiet", "cancel", close), send);
-    form.append(box, row);
+    form.append(chips(files, { remove }), box, row);
     asked.replaceChildren(form);
     autosize(box);
     box.focus();
@@ -229,14 +238,14 @@ export class ReplyView {
   #thought = element("p", "text");
   #answer = element("div", "answer");
   #view;
-  #follow;
+  #thoughts;
+  #isThinking = false;
 
   /**
    * @param {Message} message
    * @param {(force?: boolean) => void} follow
    */
   constructor(message, follow) {
-    this.#follow = follow;
     this.element.dataset.message = message.id;
     this.#reasoning.dataset.testid = "reasoning";
     this.#reasoning.hidden = true;
@@ -245,6 +254,7 @@ export class ReplyView {
     const who = element("span", "aside", t("assistant"));
     this.element.append(who, this.#reasoning, this.#answer, this.foot);
     this.#view = new MarkdownView(this.#answer, () => follow());
+    this.#thoughts = new PlainView(this.#thought, () => follow());
     this.begin();
     if (message.reasoning) this.think(message.reasoning);
     if (message.content) this.append(message.content);
@@ -260,27 +270,38 @@ export class ReplyView {
     return this.#view.text;
   }
 
-  /** @param {string} content */
-  append(content) {
+  /**
+   * @param {string} content
+   * @param {number} [thought_ms] how long the reasoning took
+   */
+  append(content, thought_ms) {
+    if (this.#isThinking) this.#thoughtFor(thought_ms);
     this.#view.append(content);
   }
 
   /** @param {string} reasoning */
   think(reasoning) {
-    this.#summary.textContent = t("reasoning_now");
-    this.#thought.append(reasoning);
+    if (!this.#isThinking) this.#summary.textContent = t("reasoning_now");
+    this.#isThinking = true;
     this.#reasoning.hidden = false;
-    this.#follow();
+    this.#thoughts.append(reasoning);
   }
 
   /** @param {Message} message */
   end({ finish, thought_ms }) {
+    this.#thoughts.finish();
     this.#view.finish();
     this.#answer.ariaBusy = "false";
+    this.#thoughtFor(thought_ms);
+    this.foot.replaceChildren();
+    if (finish) this.foot.append(element("span", "finish", t(`finish_${finish}`)));
+  }
+
+  /** @param {number} [thought_ms] */
+  #thoughtFor(thought_ms) {
+    this.#isThinking = false;
     this.#summary.textContent = thought_ms === undefined
       ? t("reasoning")
       : t("thought", { seconds: number(Math.max(1, Math.round(thought_ms / 1000))) });
-    this.foot.replaceChildren();
-    if (finish) this.foot.append(element("span", "finish", t(`finish_${finish}`)));
   }
 }
