@@ -1,7 +1,7 @@
 // A worker that says what a test has written down, in place of worker/worker.mjs: no model, no
 // Python, but the protocol and the outbox of the real one. A question that is no key of SCRIPTS is
-// answered by itself: so a test sees what the model would get. `@octavo` stands for what the page
-// serves under worker/.
+// answered by itself: so a test sees what the model would get.
+
 import { Outbox } from "./outbox.mjs";
 
 /** By question: texts of tokens, of the reasoning and of the answer. */
@@ -11,15 +11,20 @@ const CONTEXT = 8192;
 
 const outbox = new Outbox((reply) => self.postMessage(reply));
 const running = new Map(); // stops, by the id of the answer
+const rests = new Map(); // of answers, likewise: with them they are continued
 
 const device = { kind: "cpu", name: "script", software: false, activations: "f32" };
 const model = { name: "script", architecture: "none", context: CONTEXT, parameters: 0, bytes: 0, sampling: {} };
 const idsOf = (text) => (text.match(/\w+|\s+|[^\w\s]/gu) ?? []).map((_, i) => i);
 
-async function generate({ id, messages = [] }) {
-  const question = messages.at(-1)?.content ?? "";
+function tokensFor(question) {
   const { reasoning = [], answer } = SCRIPTS[question] ?? { answer: question.match(/[\s\S]{1,4}/g) };
-  const tokens = [...reasoning.map((text) => ["reasoning", text]), ...answer.map((text) => ["delta", text])];
+  return [...reasoning.map((text) => ["reasoning", text]), ...answer.map((text) => ["delta", text])];
+}
+
+async function generate({ id, messages = [], continues }) {
+  const question = messages.at(-1)?.content ?? "";
+  const tokens = rests.get(continues) ?? tokensFor(question);
   let [isStopped, sent] = [false, 0];
   running.set(id, () => (isStopped = true));
   const start = performance.now();
@@ -31,6 +36,7 @@ async function generate({ id, messages = [] }) {
     await new Promise((done) => setTimeout(done, 5));
   }
   running.delete(id);
+  rests.set(id, tokens.slice(sent));
   const said = tokens.slice(0, sent);
   const textOf = (kind) => said.filter(([of]) => of === kind).map(([, text]) => text).join("");
   outbox.send({
