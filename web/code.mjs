@@ -24,7 +24,6 @@ export class CodeView {
     copy.setAttribute("aria-label", language ? t("copy_code_of", { language }) : t("copy_code"));
     head.append(name, copy);
     const pre = element("pre");
-    pre.tabIndex = 0; // so that it can be scrolled by keyboard
     pre.append(this.#code);
     this.element.append(head, pre);
   }

@@ -91,8 +91,13 @@ export function button(className, name, action) {
 export function copyButton(text) {
   const copy = button("link", "copy", async () => {
     await navigator.clipboard.writeText(text());
+    const { ariaLabel } = copy;
+    if (ariaLabel) copy.ariaLabel = t("copied");
     copy.textContent = t("copied");
-    setTimeout(() => (copy.textContent = t("copy")), 1500);
+    setTimeout(() => {
+      copy.textContent = t("copy");
+      if (ariaLabel) copy.ariaLabel = ariaLabel;
+    }, 1500);
   });
   return copy;
 }

@@ -41,7 +41,7 @@ import { blocksOf, codesIn, fragmentOf } from "./markup.mjs";
  * @typedef {{lines: CodeLines | QuoteLines | ItemLines, to: CodeView | Flow, then: Continued | null}} Inside
  */
 
-const LONGEST = 1500; // characters of a unit that is not cut
+const LONGEST = 1000; // characters of a unit that is not cut
 const WINDOW = 2 * LONGEST; // characters that are read at once
 const OPEN = 2; // units at the end that later text can change
 const JOINER = "\u2060"; // makes a paragraph of the rest of one, whatever it begins with

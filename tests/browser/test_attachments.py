@@ -1,4 +1,4 @@
-"""Text files that go along with a question: chosen, dropped or pasted, counted, kept, and removed."""
+"""Text files that go along with a question: chosen, dropped or pasted, counted, kept, removed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ def chat(site: Any, plain_chromium: Any) -> Iterator[Chat]:
 
 def choose(chat: Chat, **files: bytes | str) -> None:
     chosen = [
-        {"name": name.replace("_", "."), "mimeType": "", "buffer": data if isinstance(data, bytes) else data.encode()}
+        {
+            "name": name.replace("_", "."),
+            "mimeType": "",
+            "buffer": data if isinstance(data, bytes) else data.encode(),
+        }
         for name, data in files.items()
     ]
     chat.page.set_input_files("[data-testid=attach-files]", chosen)
@@ -59,7 +63,8 @@ def until_chips(chat: Chat, count: int) -> None:
 def kept(chat: Chat) -> list[str]:
     found: list[str] = chat.page.evaluate(
         """async () => {
-          const done = (request) => new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
+          const done = (request) =>
+            new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
           const db = await done(indexedDB.open('octavo-conversations'));
           const all = await done(db.transaction('messages').objectStore('messages').getAll());
           db.close();
