@@ -21,7 +21,7 @@ def code(rng: random.Random, lines: int) -> str:
 
 
 def items(rng: random.Random, count: int) -> str:
-    return "\n".join(f"{i + 1}. {words(rng, 6)}\n   - {words(rng, 4)}" for i in range(count))
+    return "\n".join(f"{i}. {words(rng, 6)}\n    - {words(rng, 4)}" for i in range(1, count + 1))
 
 
 def table(rng: random.Random, rows: int) -> str:
