@@ -2,8 +2,10 @@
 
 import { announce } from "./announcer.mjs";
 import { Octavo, OctavoError } from "./client.mjs";
+import { Attachments } from "./attachments.mjs";
 import { Conversations } from "./conversations.mjs";
-import { loadLocale, list, t } from "./locale.mjs";
+import { TokenCount } from "./count.mjs";
+import { loadLocale, list, number, t } from "./locale.mjs";
 import { ModelsDialog } from "./models.mjs";
 import { installOffline, keepStorage } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
@@ -21,6 +23,7 @@ import { autosize, byId, byTestId, element, stickToBottom } from "./dom.mjs";
  */
 
 const MODEL_KEY = "octavo-model";
+const LONG = 2000; // characters of a question: whether it fits is found out before it is sent
 
 const prompt = /** @type {HTMLTextAreaElement} */ (byTestId("prompt"));
 const send = /** @type {HTMLButtonElement} */ (byTestId("send"));
@@ -51,12 +54,20 @@ const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("
     update();
   },
 });
+const count = new TokenCount((text) => octavo.tokenize(text), () => talk.history, () => attachments.show());
+const attachments = new Attachments(prompt, {
+  tokens: (file) => count.of(file),
+  changed: update,
+  fail: ({ key, file }) => showError(new OctavoError("attachment.refused", t(key, { name: file }))),
+});
 
 /** @type {State} */
 let state = "loading";
 /** The load under way, if any. */
 let loading = Promise.resolve();
 let sendWhenReady = false;
+/** While it is found out whether the question fits. */
+let isChecking = false;
 /** What was loaded last. @type {LoadResult | undefined} */
 let loaded;
 /** @type {import("./performance.mjs").PerformancePanel | undefined} */
@@ -147,7 +158,8 @@ function setState(next) {
 /** Brings everything that depends on the state up to date. */
 function update() {
   const canSend = state === "ready" || state === "stopped";
-  if (!prompt.value.trim()) sendWhenReady = false;
+  if (!prompt.value.trim() && !attachments.files.length) sendWhenReady = false;
+  if (canSend) count.show({ content: prompt.value, files: attachments.files });
   status.textContent = t(`state_${state}`);
   status.dataset.state = state;
   send.disabled = !canSend;
@@ -250,6 +262,7 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
   stats.show({ memory_bytes, context: model.context || undefined });
   settings.recommended = model.sampling;
   records.changed();
+  count.setModel(model.context);
 }
 
 /**
@@ -311,20 +324,41 @@ function showSuggestions() {
 }
 
 /** Sends what the prompt box holds, or once the model is ready. */
-function submit() {
+async function submit() {
   const text = prompt.value.trim();
-  if (!text || state === "generating" || state === "error") return;
+  const { files } = attachments;
+  if (isChecking || (!text && !files.length) || state === "generating" || state === "error") return;
   sendWhenReady = state === "loading";
   if (sendWhenReady) return update();
+  if ((files.length || text.length > LONG) && !(await fits(text, files))) return;
   prompt.value = "";
+  attachments.set([]);
   prompt.dispatchEvent(new Event("input"));
   focusPrompt();
-  talk.ask(text);
+  talk.ask(text, files);
 }
 
-/** @param {string} question that was not answered */
-function giveBack(question) {
-  prompt.value ||= question;
+/**
+ * Whether a question fits into the context; if not, says so. The rest is found out by the engine.
+ *
+ * @param {string} content
+ * @param {import("./attached.mjs").Attachment[]} files
+ */
+async function fits(content, files) {
+  isChecking = true;
+  const counted = await count.count({ content, files }).catch(() => null);
+  isChecking = false;
+  if (state !== "ready" && state !== "stopped") return false; // something else has begun
+  if (!counted || talk.slides || counted.tokens < counted.context) return true;
+  const values = { tokens: number(counted.tokens), context: number(counted.context) };
+  showError(new OctavoError("prompt.too_long", t("too_long", values), t("too_long_hint")));
+  return false;
+}
+
+/** @param {import("./branches.mjs").Message} question that was not answered */
+function giveBack({ content, files = [] }) {
+  prompt.value ||= content;
+  if (!attachments.files.length) attachments.set(files);
   prompt.dispatchEvent(new Event("input"));
 }
 

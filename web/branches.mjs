@@ -10,6 +10,7 @@
  * @property {string | null} parent id of the message that it follows
  * @property {"user" | "assistant"} role
  * @property {string} content
+ * @property {import("./attached.mjs").Attachment[]} [files] that go along with a question
  * @property {number} created milliseconds since 1970; later ones in a conversation are greater
  * @property {string} [reasoning]
  * @property {number} [thought_ms] how long the reasoning took
@@ -71,12 +72,15 @@ export class Branches {
    * @param {Message["role"]} role
    * @param {string} content
    * @param {string | null} parent
+   * @param {Message["files"]} [files]
    * @returns {Message}
    */
-  add(role, content, parent) {
+  add(role, content, parent, files = []) {
     const last = [...this.#messages.values()].at(-1)?.created ?? 0;
     const created = Math.max(Date.now(), last + 1);
+    /** @type {Message} */
     const message = { id: newId(), conversation: this.conversation, parent, role, content, created };
+    if (files.length) message.files = files;
     this.#messages.set(message.id, message);
     this.head = message.id;
     return message;

@@ -7,6 +7,9 @@
 
 import { openDB } from "./vendor/idb.js";
 
+/** @param {import("./attached.mjs").Attachment} file */
+const nameOf = ({ name }) => name;
+
 /**
  * @typedef {import("./branches.mjs").Message} Message
  *
@@ -67,8 +70,8 @@ export class Conversations {
     if (!wanted) return all;
     const has = (/** @type {string} */ other) => other.toLowerCase().includes(wanted);
     const found = new Set();
-    for (const { conversation, content } of await db.getAll("messages")) {
-      if (has(content)) found.add(conversation);
+    for (const { conversation, content, files = [] } of await db.getAll("messages")) {
+      if ([content, ...files.map(nameOf)].some(has)) found.add(conversation);
     }
     return all.filter(({ id, title }) => has(title) || found.has(id));
   }

@@ -1,5 +1,6 @@
 /** Conversations as files: JSON to keep and read again, Markdown to read. */
 
+import { MAX_FILES, nameOf, prompted } from "./attached.mjs";
 import { Branches, newId } from "./branches.mjs";
 
 /**
@@ -44,7 +45,8 @@ export function toJson(wholes) {
  */
 export function toMarkdown({ conversation, messages }, names) {
   const { path } = new Branches(conversation.id, messages, conversation.head);
-  const parts = path.map(({ role, content }) => `## ${names[role]}\n\n${content.trim()}\n`);
+  const parts = path.map((message) =>
+    `## ${names[message.role]}\n\n${prompted(message).trim()}\n`);
   return [`# ${conversation.title}\n`, ...parts].join("\n");
 }
 
@@ -106,11 +108,17 @@ function messageOf(data, conversation, known) {
     content: textOf(data.content, MAX_TEXT),
     created: timeOf(data.created),
   };
+  if (data.files !== undefined) message.files = listOf(data.files, MAX_FILES).map(fileOf);
   if (data.reasoning !== undefined) message.reasoning = textOf(data.reasoning, MAX_TEXT);
   if (data.thought_ms !== undefined) message.thought_ms = timeOf(data.thought_ms);
   if (data.tokens !== undefined) message.tokens = timeOf(data.tokens);
   if (FINISHES.includes(data.finish)) message.finish = data.finish;
   return message;
+}
+
+/** @param {any} data */
+function fileOf(data) {
+  return { name: nameOf(textOf(data?.name, 255)), size: timeOf(data.size), text: textOf(data.text, MAX_TEXT) };
 }
 
 /** @param {boolean} right */

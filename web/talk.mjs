@@ -1,6 +1,7 @@
 /** The open conversation: asks the model, keeps what is said, and moves between branches. */
 
 import { announce, beginning } from "./announcer.mjs";
+import { prompted } from "./attached.mjs";
 import { Branches, newId } from "./branches.mjs";
 import { OctavoError } from "./client.mjs";
 import { t } from "./locale.mjs";
@@ -9,6 +10,7 @@ import { Transcript } from "./transcript.mjs";
 
 /**
  * @typedef {import("./branches.mjs").Message} Message
+ * @typedef {import("./attached.mjs").Attachment} Attachment
  * @typedef {import("./client.mjs").ChatCompletionChunk} Chunk
  * @typedef {import("./transcript.mjs").ReplyView} ReplyView
  *
@@ -20,7 +22,7 @@ import { Transcript } from "./transcript.mjs";
  * @property {(news: import("./stats.mjs").News) => void} showStats
  * @property {(error: unknown, canRetry?: boolean) => void} showError
  * @property {() => void} hideError
- * @property {(question: string) => void} giveBack a question without any answer
+ * @property {(question: Message) => void} giveBack a question without any answer
  * @property {import("./records.mjs").Records} records
  * @property {() => void} opened another conversation is open, or has been kept
  */
@@ -63,7 +65,7 @@ export class Talk {
     this.#settings = settings;
     this.#host = host;
     this.#transcript = new Transcript(log, follow, {
-      edit: (message, text) => this.#start(() => this.#ask(text, message.parent)),
+      edit: ({ parent }, text, files) => this.#start(() => this.#ask(text, files, parent)),
       regenerate: (message) => this.#start(() => this.#regenerate(message)),
       goOn: (message) => this.#start(() => this.#goOn(message)),
       switchTo: (id) => this.#switchTo(id),
@@ -83,11 +85,27 @@ export class Talk {
    * A question without an answer, because a tab was closed or another one is at it, stays a branch.
    *
    * @param {string} question
+   * @param {Attachment[]} files
    */
-  ask(question) {
+  ask(question, files) {
     const { branches } = this.#open;
     const last = branches.get(branches.head);
-    this.#start(() => this.#ask(question, last?.role === "user" ? last.parent : branches.head));
+    const parent = last?.role === "user" ? last.parent : branches.head;
+    this.#start(() => this.#ask(question, files, parent));
+  }
+
+  /** What comes before the next question. @returns {import("./count.mjs").History} */
+  get history() {
+    const { path } = this.#open.branches;
+    const counted = path.findLastIndex(({ tokens }) => tokens !== undefined);
+    const rest = path.slice(counted + 1).map(prompted);
+    if (counted < 0) rest.unshift(String(this.#settings.of("answer").system ?? ""));
+    return { tokens: path[counted]?.tokens ?? 0, text: rest.join("\n") };
+  }
+
+  /** Whether older messages are left out once the context is full. */
+  get slides() {
+    return this.#slides || this.#settings.of("answer").context_full === "slide";
   }
 
   /** @param {{ask: boolean, browse: boolean}} can */
@@ -184,11 +202,12 @@ export class Talk {
    * A question behind `parent`, and its answer.
    *
    * @param {string} text
+   * @param {Attachment[]} files
    * @param {string | null} parent
    */
-  async #ask(text, parent) {
+  async #ask(text, files, parent) {
     const before = this.#open.branches.head;
-    const question = this.#open.branches.add("user", text, parent);
+    const question = this.#open.branches.add("user", text, parent, files);
     this.#keepQuestion(question);
     await this.#answer(question, [question], before);
   }
@@ -217,7 +236,7 @@ export class Talk {
     }
     const path = branches.path.slice(0, -1);
     /** @type {{role: string, content: string}[]} */
-    const messages = path.map(({ role, content }) => ({ role, content }));
+    const messages = path.map((message) => ({ role: message.role, content: prompted(message) }));
     const { system } = this.#settings.of("answer");
     if (system) messages.unshift({ role: "system", content: String(system) });
     await this.#respond(answer, { messages }, [...added, answer], before);
@@ -294,7 +313,7 @@ export class Talk {
       const now = performance.now();
       const { content, reasoning_content } = chunk.choices[0].delta;
       if (content) {
-        reply.append(content);
+        reply.append(content, answer.thought_ms);
         answer.content = reply.text;
       }
       if (reasoning_content) {
@@ -369,7 +388,7 @@ export class Talk {
         this.#remember();
         this.#shown();
         const question = added.find(({ role }) => role === "user");
-        if (question) this.#host.giveBack(question.content);
+        if (question) this.#host.giveBack(question);
       }
     }
     if (!isShown) return;
@@ -390,8 +409,8 @@ export class Talk {
   #keepQuestion(question) {
     if (this.#open.isKept) return this.#keep(this.#store.write(question));
     this.#open.isKept = true;
-    const { conversation: id, id: head, created, content } = question;
-    const conversation = { id, title: titleOf(content), created, updated: created, head };
+    const { conversation: id, id: head, created, content, files } = question;
+    const conversation = { id, title: titleOf(content || (files?.[0].name ?? "")), created, updated: created, head };
     this.#keep(this.#store.add([{ conversation, messages: [question] }]));
     this.#remember();
     this.#host.opened();

@@ -1,17 +1,19 @@
 /** The messages of the open conversation as they are shown, each with what can be done with it. */
 
-import { announce } from "./announcer.mjs";
+import { chips } from "./chips.mjs";
+import { copyButton } from "./copy.mjs";
 import { autosize, button, element } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
-import { MarkdownView } from "./markdown.mjs";
+import { MarkdownView, PlainView } from "./markdown.mjs";
 import { markScrollable, watchScrollable } from "./scrolling.mjs";
 
 /**
  * @typedef {import("./branches.mjs").Branches} Branches
  * @typedef {import("./branches.mjs").Message} Message
+ * @typedef {import("./attached.mjs").Attachment} Attachment
  *
  * @typedef {object} Actions what the visitor may do
- * @property {(message: Message, text: string) => void} edit asks another question in its place
+ * @property {(message: Message, text: string, files: Attachment[]) => void} edit asks another question in its place
  * @property {(message: Message) => void} regenerate answers again
  * @property {(message: Message) => void} goOn lets an answer go on
  * @property {(id: string) => void} switchTo shows another branch
@@ -84,7 +86,7 @@ export class Transcript {
       this.forgetUnfinished(); // only the last answer can go on
       reply.foot.append(this.#needing("ask", "continue", () => this.#actions.goOn(message)));
     }
-    if (message.content) reply.foot.append(copyButton(message.content));
+    if (message.content) reply.foot.append(copyButton(() => message.content));
     const regenerate = () => this.#actions.regenerate(message);
     reply.foot.append(this.#needing("ask", "regenerate", regenerate));
     reply.foot.append(...this.#switches(message, branches));
@@ -133,8 +135,9 @@ export class Transcript {
     text.dataset.testid = "question";
     const foot = element("p", "reply-foot");
     const edit = this.#needing("ask", "edit", () => this.#edit(message, asked));
-    foot.append(...this.#switches(message, branches), edit, copyButton(message.content));
-    asked.append(element("h2", "aside", t("you")), text, foot);
+    foot.append(...this.#switches(message, branches), edit, copyButton(() => message.content));
+    text.hidden = !message.content;
+    asked.append(element("h2", "aside", t("you")), chips(message.files ?? []), text, foot);
     this.#log.append(asked);
     this.#follow(true);
     return asked;
@@ -188,6 +191,12 @@ export class Transcript {
   #edit(message, asked) {
     const shown = [...asked.children];
     const form = element("form", "edit");
+    let files = message.files ?? [];
+    const remove = (/** @type {Attachment} */ file) => {
+      files = files.filter((other) => other !== file);
+      form.firstElementChild?.replaceWith(chips(files, { remove }));
+      box.focus();
+    };
     const box = document.createElement("textarea");
     box.value = message.content;
     box.dir = "auto";
@@ -199,9 +208,9 @@ export class Transcript {
     };
     const save = () => {
       const text = box.value.trim();
-      if (!text || !this.#can.ask) return;
+      if ((!text && !files.length) || !this.#can.ask) return;
       close();
-      this.#actions.edit(message, text);
+      this.#actions.edit(message, text, files);
     };
     box.addEventListener("keydown", (event) => {
       if (event.key === "Escape") close();
@@ -217,7 +226,7 @@ export class Transcript {
     const send = this.#needing("ask", "edit_send", save);
     send.className = "quiet";
     row.append(button("quiet", "cancel", close), send);
-    form.append(box, row);
+    form.append(chips(files, { remove }), box, row);
     asked.replaceChildren(form);
     autosize(box);
     box.focus();
@@ -234,14 +243,14 @@ export class ReplyView {
   #thought = element("p", "text");
   #answer = element("div", "answer");
   #view;
-  #follow;
+  #thoughts;
+  #isThinking = false;
 
   /**
    * @param {Message} message
    * @param {(force?: boolean) => void} follow
    */
   constructor(message, follow) {
-    this.#follow = follow;
     this.element.dataset.message = message.id;
     this.#reasoning.dataset.testid = "reasoning";
     this.#reasoning.hidden = true;
@@ -252,6 +261,7 @@ export class ReplyView {
     this.element.append(who, this.#reasoning, this.#answer, this.foot);
     this.#view = new MarkdownView(this.#answer, () => follow());
     watchScrollable(this.#answer);
+    this.#thoughts = new PlainView(this.#thought, () => follow());
     this.begin();
     if (message.reasoning) this.think(message.reasoning);
     if (message.content) this.append(message.content);
@@ -272,39 +282,39 @@ export class ReplyView {
     return this.#answer.innerText;
   }
 
-  /** @param {string} content */
-  append(content) {
+  /**
+   * @param {string} content
+   * @param {number} [thought_ms] how long the reasoning took
+   */
+  append(content, thought_ms) {
+    if (this.#isThinking) this.#thoughtFor(thought_ms);
     this.#view.append(content);
   }
 
   /** @param {string} reasoning */
   think(reasoning) {
-    this.#summary.textContent = t("reasoning_now");
-    this.#thought.append(reasoning);
+    if (!this.#isThinking) this.#summary.textContent = t("reasoning_now");
+    this.#isThinking = true;
     this.#reasoning.hidden = false;
-    this.#follow();
+    this.#thoughts.append(reasoning);
   }
 
   /** @param {Message} message */
   end({ finish, thought_ms }) {
+    this.#thoughts.finish();
     this.#view.finish();
     this.#answer.ariaBusy = "false";
     markScrollable(this.#answer);
-    this.#summary.textContent = thought_ms === undefined
-      ? t("reasoning")
-      : t("thought", { seconds: number(Math.max(1, Math.round(thought_ms / 1000))) });
+    this.#thoughtFor(thought_ms);
     this.foot.replaceChildren();
     if (finish) this.foot.append(element("span", "finish", t(`finish_${finish}`)));
   }
-}
 
-/** @param {string} text */
-function copyButton(text) {
-  const copy = button("link", "copy", async () => {
-    await navigator.clipboard.writeText(text);
-    copy.textContent = t("copied");
-    announce(t("copied"));
-    setTimeout(() => (copy.textContent = t("copy")), 1500);
-  });
-  return copy;
+  /** @param {number} [thought_ms] */
+  #thoughtFor(thought_ms) {
+    this.#isThinking = false;
+    this.#summary.textContent = thought_ms === undefined
+      ? t("reasoning")
+      : t("thought", { seconds: number(Math.max(1, Math.round(thought_ms / 1000))) });
+  }
 }

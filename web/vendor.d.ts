@@ -4,6 +4,13 @@ declare module "*/vendor/marked.esm.js" {
   export interface Token {
     type: string;
     raw: string;
+    text?: string;
+    lang?: string;
+    loose?: boolean;
+    task?: boolean;
+    tokens?: Token[];
+    items?: Token[];
+    rows?: unknown[];
   }
   export class Marked {
     constructor(options: {
@@ -63,4 +70,12 @@ declare module "*/vendor/uPlot.esm.js" {
     setSize(size: { width: number; height: number }): void;
     redraw(): void;
   }
+}
+
+declare module "*/vendor/highlight.mjs" {
+  const hljs: {
+    highlight(code: string, options: { language: string; ignoreIllegals: boolean }): { value: string };
+    getLanguage(name: string): object | undefined;
+  };
+  export default hljs;
 }

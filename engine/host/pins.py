@@ -148,6 +148,7 @@ GEMMA3 = Joined(
 )
 
 NPM = {
+    "@highlightjs/cdn-assets": "11.12.0",
     "@mlc-ai/web-tokenizers": "0.1.6",
     "@mlc-ai/web-xgrammar": "0.1.27",
     "dompurify": "3.5.0",
@@ -160,6 +161,7 @@ NPM = {
 
 # Files of the npm packages that the site serves: place in dist/ -> place in node_modules/.
 NPM_FILES = {
+    "vendor/highlight.mjs": "@highlightjs/cdn-assets/es/highlight.min.js",
     "vendor/idb.js": "idb/build/index.js",
     "vendor/marked.esm.js": "marked/lib/marked.esm.js",
     "vendor/purify.es.mjs": "dompurify/dist/purify.es.mjs",

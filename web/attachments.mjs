@@ -1,0 +1,98 @@
+/** The files of the question that is being written: chosen, dropped on the page, or pasted. */
+
+import { attachmentOf, attachmentOfText, AttachError, MAX_FILES } from "./attached.mjs";
+import { chips } from "./chips.mjs";
+import { byId } from "./dom.mjs";
+
+/** @typedef {import("./attached.mjs").Attachment} Attachment */
+
+const LONG_PASTE = 5000; // characters: more become a file
+
+export class Attachments {
+  /** @type {Attachment[]} */
+  files = [];
+  #input = /** @type {HTMLInputElement} */ (byId("attach-files"));
+  #place = byId("attached");
+  #prompt;
+  #tokens;
+  #changed;
+  #fail;
+
+  /**
+   * @param {HTMLTextAreaElement} prompt
+   * @param {object} host
+   * @param {(attachment: Attachment) => number | undefined} host.tokens if they are known
+   * @param {() => void} host.changed
+   * @param {(error: AttachError) => void} host.fail
+   */
+  constructor(prompt, { tokens, changed, fail }) {
+    this.#prompt = prompt;
+    this.#tokens = tokens;
+    this.#changed = changed;
+    this.#fail = fail;
+    byId("attach").addEventListener("click", () => this.#input.click());
+    this.#input.addEventListener("change", async () => {
+      const files = [...(this.#input.files ?? [])];
+      this.#input.value = ""; // so that the same file can be chosen again
+      await this.add(files);
+      prompt.focus();
+    });
+    // models are opened by models.mjs
+    addEventListener("drop", ({ dataTransfer }) =>
+      this.add([...(dataTransfer?.files ?? [])].filter(({ name }) => !/\.gguf$/i.test(name))));
+    prompt.addEventListener("paste", (event) => this.#paste(event));
+  }
+
+  /** @param {File[]} files */
+  async add(files) {
+    for (const file of files) {
+      try {
+        this.#push(await attachmentOf(file));
+      } catch (error) {
+        if (error instanceof AttachError) this.#fail(error);
+        else this.#fail(new AttachError("attach_unreadable", file.name));
+      }
+    }
+  }
+
+  /** @param {Attachment[]} files in the place of those that are here */
+  set(files) {
+    this.files = files;
+    this.show();
+    this.#changed();
+  }
+
+  /** Brings the chips up to date. */
+  show() {
+    const remove = (/** @type {Attachment} */ file) => {
+      const at = this.files.indexOf(file);
+      this.set(this.files.filter((other) => other !== file));
+      const controls = this.#place.querySelectorAll("button");
+      (controls[Math.min(at, controls.length - 1)] ?? this.#prompt).focus();
+    };
+    const at = [...this.#place.querySelectorAll("button")].findIndex((each) => each === document.activeElement);
+    this.#place.replaceChildren(chips(this.files, { remove, tokens: this.#tokens }));
+    if (at >= 0) this.#place.querySelectorAll("button")[at]?.focus();
+  }
+
+  /** @param {Attachment} attachment */
+  #push(attachment) {
+    if (this.files.length >= MAX_FILES) throw new AttachError("attach_many", attachment.name);
+    this.set([...this.files, attachment]);
+  }
+
+  /** @param {ClipboardEvent} event */
+  #paste(event) {
+    const files = [...(event.clipboardData?.files ?? [])];
+    const text = event.clipboardData?.getData("text/plain") ?? "";
+    if (!files.length && text.length <= LONG_PASTE) return;
+    if (files.length && text) return; // a program's text that comes with a picture of it
+    event.preventDefault();
+    if (files.length) return void this.add(files);
+    try {
+      this.#push(attachmentOfText(text, `pasted-${this.files.length + 1}.txt`));
+    } catch (error) {
+      this.#fail(/** @type {AttachError} */ (error));
+    }
+  }
+}
