@@ -43,6 +43,7 @@ export class SharedLink {
   #engine = "";
   #isMoved = false;
   #isClosed = false;
+  #isSuspended = false;
   /** Ends all that waits for the engine of another tab. */
   #search = new AbortController();
   #release = () => {};
@@ -90,7 +91,6 @@ export class SharedLink {
 
   /** The engine was ended: another has to take its place. */
   deserted() {
-    if (this.#isClosed) return;
     this.#detach();
     this.#isMoved = true;
     this.#arrive();
@@ -98,13 +98,16 @@ export class SharedLink {
 
   /** The page may be frozen from now on. */
   suspend() {
+    this.#isSuspended = true;
     this.#detach();
     this.#isMoved = true;
   }
 
   /** The page goes on. */
   resume() {
-    if (!this.name) this.#arrive();
+    if (!this.#isSuspended) return;
+    this.#isSuspended = false;
+    this.#arrive();
   }
 
   /** What waits goes, in order; a load may have to wait for the way to its engine. */
@@ -174,6 +177,7 @@ export class SharedLink {
 
   /** Finds the engine of the group, or starts it; before the first load, one for any. */
   async #arrive() {
+    if (this.#isClosed || this.#isSuspended) return;
     this.#search.abort();
     const search = (this.#search = new AbortController());
     const name = (this.name = crypto.randomUUID());
