@@ -13,7 +13,7 @@ from engine.host.paths import CACHE, NODE_MODULES, ROOT
 
 CLIENT = ("client.mjs", "shapes.mjs")
 FOLDERS = ("worker", "pyodide")
-ONLY_OF_THE_PAGE = ("dompurify", "marked")
+ONLY_OF_THE_PAGE = ("dompurify", "idb", "marked", "uplot")
 # A page of this package names its models by their addresses.
 CATALOGUE = {"default": "", "models": []}
 README = """# Octavo
