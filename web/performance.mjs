@@ -48,7 +48,7 @@ export class PerformancePanel {
   /** @type {SpeedChart | undefined} */
   #chart;
   /** @type {Status} */
-  #status = { state: "empty" };
+  #status = { state: "loading" };
   /** @type {Measurement | null} */
   #measured = null;
   #problem = "";
@@ -132,12 +132,22 @@ export class PerformancePanel {
       if (!document.hidden) {
         const status = await this.#sources.octavo.status().catch(() => null);
         if (round !== this.#round) return;
-        this.#status = status ?? { state: "empty" };
-        this.#show();
+        this.#learn(status ?? { state: "empty" });
         if (!status) return; // the next load says so
       }
       wait = ["generating", "loading"].includes(this.#status.state) ? BUSY_MS : IDLE_MS;
     }
+  }
+
+  /** @param {Status} status */
+  #learn(status) {
+    const [before, now] = [this.#status, status].map(({ model, device }) => JSON.stringify([model, device]));
+    if (before !== now) {
+      this.#measured = null;
+      this.#problem = "";
+    }
+    this.#status = status;
+    this.#show();
   }
 
   /** Shows everything anew: colours, language or size are others. */
@@ -148,8 +158,8 @@ export class PerformancePanel {
   }
 
   #show() {
-    const { kv, memory = {}, model } = this.#status;
-    this.#none.hidden = Boolean(model);
+    const { state, kv, memory = {}, model } = this.#status;
+    this.#none.hidden = Boolean(model) || state === "loading";
     this.#showSpeed();
     this.#showFirst();
     this.#blocks.section.hidden = !kv;

@@ -56,11 +56,11 @@ function loadSettings(settings) {
 }
 
 /** @param {import("./records.mjs").AnswerRecord} answer */
-function answerLine({ prompt_tokens, cached_tokens, completion_tokens, finish, timing }) {
+function answerLine({ model, prompt_tokens, cached_tokens, completion_tokens, finish, timing }) {
   const { ttft_ms, queue_ms, prefill_ms, first_step_ms, decode_tokens_per_s } = timing;
   const parts = [["queue", queue_ms], ["prefill", prefill_ms], ["first step", first_step_ms]];
   const told = parts.flatMap(([name, ms]) => (ms == null ? [] : `${name} ${rounded(Number(ms))}`));
-  return `prompt ${prompt_tokens} (${cached_tokens} cached), answer ${completion_tokens} (${finish}); ` +
+  return `${model}: prompt ${prompt_tokens} (${cached_tokens} cached), answer ${completion_tokens} (${finish}); ` +
     `first token ${rounded(ttft_ms)} ms${told.length ? ` (${told.join(", ")})` : ""}; ` +
     `${rounded(decode_tokens_per_s)} tokens/s`;
 }

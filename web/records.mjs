@@ -6,6 +6,7 @@
  * @typedef {import("./client.mjs").Timing} Timing
  *
  * @typedef {object} AnswerRecord
+ * @property {string} model
  * @property {number} prompt_tokens
  * @property {number} cached_tokens
  * @property {number} completion_tokens
@@ -89,14 +90,14 @@ class Growing {
   }
 
   /** @param {Chunk} last */
-  end({ choices, usage, octavo: { timing } }) {
+  end({ model, choices, usage, octavo: { timing } }) {
     if (!usage || !timing) return;
     const { prompt_tokens, cached_tokens, completion_tokens } = usage;
     const speed = timing.decode_tokens_per_s;
     // Of an answer that was too short for a sample.
     if (!this.#isSampled && speed > 0) this.#sample((completion_tokens - 1) / speed, speed);
     const finish = choices[0].finish_reason ?? "";
-    this.#ended({ prompt_tokens, cached_tokens, completion_tokens, finish, timing });
+    this.#ended({ model, prompt_tokens, cached_tokens, completion_tokens, finish, timing });
   }
 
   /** The first one of an answer begins a line of its own. @param {number} seconds @param {number} speed */

@@ -15,7 +15,7 @@ from engine.host.paths import CACHE, NODE_MODULES, ROOT
 CLIENT = "client.mjs"
 BESIDE = re.compile(r'["\'`]\./([\w-]+\.mjs)')
 FOLDERS = ("worker", "pyodide")
-ONLY_OF_THE_PAGE = ("@highlightjs/cdn-assets", "dompurify", "marked")
+ONLY_OF_THE_PAGE = ("@highlightjs/cdn-assets", "dompurify", "idb", "marked", "uplot")
 # A page of this package names its models by their addresses.
 CATALOGUE = {"default": "", "models": []}
 README = """# Octavo
