@@ -112,7 +112,8 @@ export class Flow {
     }
     const last = units.at(-1);
     const settled = units.length - OPEN;
-    if (settled > 0) this.#settle(units, settled);
+    if (!units.length) this.#tail = this.#tail.slice(WINDOW); // nothing but spaces
+    else if (settled > 0) this.#settle(units, settled);
     else if (units.length === OPEN && last && last.length >= LONGEST) this.#settle(units, 1);
     else this.#cut(units[0]);
     return true;
@@ -229,10 +230,10 @@ export class Flow {
     const at = cutOf(unit);
     const units = this.#read(this.#tail.slice(0, at));
     this.#settle(units, units.length);
-    const { kind, token, container } = /** @type {Unit} */ (units.at(-1));
-    if (token.type === "code") return;
-    const isText = token.type === "paragraph" && kind !== "row";
-    const paragraph = isText && container ? container : this.#paragraph();
+    const last = units.at(-1);
+    if (!last || last.token.type === "code") return;
+    const isText = last.token.type === "paragraph" && last.container;
+    const paragraph = isText ? /** @type {Element} */ (last.container) : this.#paragraph();
     this.#continued = { kind: "piece", container: paragraph, prefix: JOINER, mark: "", loose: false };
   }
 
@@ -280,11 +281,14 @@ export class Flow {
 function unitsOf(blocks, continued) {
   /** @type {Unit[]} */
   const units = [];
+  let before = 0; // blank lines at the beginning
   for (const token of blocks) {
     const last = units.at(-1);
     if (token.type !== "space") units.push(...unitsOfBlock(token, token === blocks[0] ? continued : null));
     else if (last) last.length += token.raw.length;
+    else before += token.raw.length;
   }
+  if (units.length) units[0].length += before;
   return units;
 }
 
