@@ -35,7 +35,7 @@ class Seen:
     def to_wire(self) -> dict[str, Any]:
         """As it crosses to the page."""
         return {
-            "name": name_of(self.call),
+            "name": self.tensor.name if self.tensor.role == "state" else name_of(self.call),
             "kernel": self.call.label,
             "layer": self.call.layer,
             "shape": self.tensor.shape,
@@ -49,17 +49,15 @@ def name_of(call: Call) -> str:
     return _PLACE.sub("", weight.name) if isinstance(weight, Weight) else call.op
 
 
-def seen_of(plan: Plan, call: Call, tokens: int) -> dict[str, int]:
-    """The arguments of a call whose numbers say something by themselves, and how many of their
-    elements: what it writes as f32, but for scales of quantized values."""
-    if call.value:
-        return {}
-    outputs = {arg: call.args[arg] for arg in call.writes if arg not in call.private}
-    return {
-        arg: plan.elements(tensor, tokens)
-        for arg, tensor in outputs.items()
-        if tensor.dtype == "f32"
-    }
+def telling(plan: Plan) -> list[dict[str, int]]:
+    """For each call of a step of one token, the arguments whose numbers say something by
+    themselves, and their elements: results in f32, but for scales of quantized values."""
+    return [
+        {arg: plan.elements(call.args[arg], 1) for arg in results if call.args[arg].dtype == "f32"}
+        if not call.value
+        else {}
+        for call, results in zip(plan.calls, plan.results(), strict=True)
+    ]
 
 
 async def inspect(
@@ -115,10 +113,10 @@ class _Inspected(Run):
         device.write(STEP, StepRecord(len(session.tokens) - 1, 1).pack())
         plan = self._model.plans[DECODE]
         self.seen = []
-        for index, call in enumerate(plan.calls):
+        for index, wanted in enumerate(telling(plan)):
             if stopped():
                 return
-            wanted = seen_of(plan, call, 1)
+            call = plan.calls[index]
             found = await self._wait(device.survey(plan, index, 1, wanted))
             self.seen += [Seen(call, call.args[arg], it) for arg, it in found.items()]
         session.num_cached = len(session.tokens)

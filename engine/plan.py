@@ -225,6 +225,15 @@ class Plan:
             return tokens * prod(tensor.shape[1:])
         return prod(tensor.shape)
 
+    def results(self) -> list[tuple[str, ...]]:
+        """For each call, the arguments that are whole after it, and that anybody understands: the
+        pieces of a divided weight write one tensor together."""
+        last = {(c.op, c.args[arg].name): i for i, c in enumerate(self.calls) for arg in c.writes}
+        return [
+            tuple(a for a in c.writes if last[c.op, c.args[a].name] == i and a not in c.private)
+            for i, c in enumerate(self.calls)
+        ]
+
     def tensors(self, role: Role) -> dict[str, Tensor]:
         """All tensors of one role, by name, in order of first use."""
         found: dict[str, Tensor] = {}

@@ -152,7 +152,9 @@ def test_kinds_are_recognized_and_give_the_recorded_ids(kind: str, tmp_path: Pat
 def cuts(kind: str) -> int:
     """A hash of the pieces of all probes."""
     tokenizer = pretokenizer._of_kind(kind)
-    return hash(tuple(tuple(pretokenizer._split(tokenizer, text)) for text in pretokenizer.probes()))
+    return hash(
+        tuple(tuple(pretokenizer._split(tokenizer, text)) for text in pretokenizer.probes())
+    )
 
 
 def test_the_probes_tell_all_kinds_apart_that_differ() -> None:
