@@ -104,6 +104,7 @@ function connect() {
     focusPrompt();
   });
   byId("retry").addEventListener("click", load);
+  byTestId("inspect").addEventListener("click", inspect);
   byId("unkept").addEventListener("click", () => choose({ ...choice, keep: false }));
 }
 
@@ -280,6 +281,12 @@ function submit() {
 function giveBack(question) {
   prompt.value ||= question;
   prompt.dispatchEvent(new Event("input"));
+}
+
+/** What only developers want is loaded when they want it. */
+async function inspect() {
+  const { openInspection } = await import("./inspect.mjs");
+  await openInspection(octavo, () => talk.messages);
 }
 
 /** Starts a new conversation; what is left of the old one is stopped first. */

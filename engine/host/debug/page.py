@@ -67,9 +67,9 @@ class PagePlayer:
             answer = await self.page.evaluate("calls => player.call(calls)", calls)
         except Error as error:  # the page is gone
             raise OctavoError("gpu.lost", _first_line(error)) from None
-        if error := answer.get("error"):
-            code = error["code"] if error["code"] in CODES else "internal"
-            raise OctavoError(code, error["message"])
+        if failed := answer.get("error"):
+            code = failed["code"] if failed["code"] in CODES else "internal"
+            raise OctavoError(code, failed["message"])
         return _inward(answer.get("value"))
 
     async def allocate(self, buffers: str) -> None:
