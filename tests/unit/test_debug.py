@@ -19,13 +19,14 @@ from engine.host.debug.comparison import UNWRITTEN, farthest
 from engine.host.debug.files import FileWeights, host_of
 from engine.host.debug.running import run
 from engine.host.errors import HostError
+from engine.host.shards import About, cut_unpinned
 from engine.plan import Call, PlanBuilder, Tensor
 from engine.weights.quants import make_weight
-from tests.browser.conftest import cut
 from tests.conftest import ROOT
 from tests.kernels.cases import DEVICES
 
 TINY = ROOT / "tests/golden/tiny.gguf"
+ABOUT = About("tiny", "tiny", TINY.name, "", "")
 Spoil = Callable[[Mapping[str, Any]], None]
 
 
@@ -162,7 +163,7 @@ def test_a_wrong_choice_is_found(
 def test_a_folder_of_shards_is_the_same_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cut(TINY, tmp_path / "tiny")
+    cut_unpinned(TINY, tmp_path / "tiny", ABOUT, 40_000)
     assert run(arguments(model=tmp_path / "tiny")) == 0
     from_shards = capsys.readouterr().out
     assert run(arguments()) == 0
@@ -192,7 +193,7 @@ def test_weights_come_from_the_files_as_the_engine_reads_them(tmp_path: Path) ->
     from engine.models import open_model
     from engine.weights.gguf import read_header
 
-    cut(TINY, tmp_path / "tiny", 4096)
+    cut_unpinned(TINY, tmp_path / "tiny", ABOUT, 4096)
     model = open_model(read_header(TINY.read_bytes(), TINY.stat().st_size))
     tensors = {
         t.name: oracle.dequantize(t.data, t.tensor_type).ravel()
