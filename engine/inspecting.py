@@ -105,7 +105,7 @@ class _Inspected(Run):
         return None
 
     async def _look(self, stopped: Stopped) -> None:
-        """Run the step of the last token, whose keys and values are cached afterwards."""
+        """Run the step of the last token."""
         session, device = self._session, self._device
         await self._add_blocks(len(session.tokens))
         self._write_table(0)
@@ -119,7 +119,6 @@ class _Inspected(Run):
             call = plan.calls[index]
             found = await self._wait(device.survey(plan, index, 1, wanted))
             self.seen += [Seen(call, call.args[arg], it) for arg, it in found.items()]
-        session.num_cached = len(session.tokens)
         self.logits = array("f", await device.read(logits_tensor(self._model.config.vocab)))
 
 

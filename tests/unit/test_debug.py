@@ -164,6 +164,7 @@ def test_a_folder_of_shards_is_the_same_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cut_unpinned(TINY, tmp_path / "tiny", ABOUT, 40_000)
+    capsys.readouterr()
     assert run(arguments(model=tmp_path / "tiny")) == 0
     from_shards = capsys.readouterr().out
     assert run(arguments()) == 0
