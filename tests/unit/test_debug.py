@@ -8,14 +8,15 @@ import math
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from engine import ops
 from engine.backends.cpu import CpuDevice
-from engine.host.debug.comparison import UNWRITTEN, farthest
+from engine.backends.null import NullDevice
+from engine.host.debug.comparison import UNWRITTEN, Comparison, Seen, Step, farthest
 from engine.host.debug.files import FileWeights, host_of
 from engine.host.debug.running import run
 from engine.host.errors import HostError
@@ -194,22 +195,26 @@ def test_weights_come_from_the_files_as_the_engine_reads_them(tmp_path: Path) ->
     from engine.models import open_model
     from engine.weights.gguf import read_header
 
-    cut_unpinned(TINY, tmp_path / "tiny", ABOUT, 4096)
-    model = open_model(read_header(TINY.read_bytes(), TINY.stat().st_size))
+    header = read_header(TINY.read_bytes(), TINY.stat().st_size)
+    model = open_model(header)
+    within_its_first_block = header.tensors["blk.1.attn_output.weight"].offset + 8
+    cut_unpinned(TINY, tmp_path / "few", ABOUT, within_its_first_block)
+    cut_unpinned(TINY, tmp_path / "many", ABOUT, 4096)
     tensors = {
         t.name: oracle.dequantize(t.data, t.tensor_type).ravel()
         for t in oracle.GGUFReader(TINY).tensors
     }
 
-    async def check() -> None:
-        weights = await FileWeights.of(host_of(tmp_path / "tiny", None))
+    async def check(folder: Path) -> None:
+        weights = await FileWeights.of(host_of(folder, None))
         for weight in model.weights():
             want = np.concatenate([tensors[source] for source in weight.sources])
             got = await weights.get(weight)
             assert got.shape == weight.shape
             assert np.array_equal(got.ravel(), want), weight.name
 
-    asyncio.run(check())
+    asyncio.run(check(tmp_path / "few"))
+    asyncio.run(check(tmp_path / "many"))
 
 
 def test_calls_know_their_layer_and_what_is_whole_after_them() -> None:
@@ -223,6 +228,35 @@ def test_calls_know_their_layer_and_what_is_whole_after_them() -> None:
     plan = b.build()
     assert [call.layer for call in plan.calls] == [4, 4, 4, None]
     assert plan.results() == [(), (), ("y",), ("y",)]
+
+
+class Scripted(NullDevice):
+    """Every call writes these numbers."""
+
+    numbers: ClassVar = np.array([[1, 5, np.nan, np.inf]], np.float32)
+
+    async def trace(self, *_: Any) -> dict[str, bytes]:
+        return {"y": self.numbers.tobytes()}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_a_call_does_not_write_is_not_compared(first: int) -> None:
+    """A piece of a product writes its part of the columns; beside it may lie anything."""
+
+    def reference(a: Mapping[str, Any]) -> None:
+        a["y"][:, first : first + 2] = [[1, 4]]
+
+    async def seen() -> list[Seen]:
+        b = PlanBuilder("p", DEVICES["plain"], 1)
+        b.call(Call("piece", {"y": b.activation("y", 1, 4)}, ("y",), reference))
+        weights = await FileWeights.of(host_of(TINY, None))
+        return [it async for it in Comparison(Scripted(), 0, weights).run([Step(b.build(), 1)])]
+
+    (it,) = asyncio.run(seen())
+    assert it.own and it.differs
+    assert (it.own.index, it.own.wanted) == ((0, 1 + first), 4)
+    assert it.bad == (None if first == 0 else (0, 2))
+    assert it.summary.count == 2 and it.summary.not_finite == first
 
 
 def test_rows_of_a_chunk_that_mean_something() -> None:

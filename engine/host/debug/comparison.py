@@ -113,9 +113,9 @@ class Comparison:
         compares = selected and self.weights is not None
         wanted = alone = None
         if compares:
-            wanted = await self._referenced(call, self._held, copies=True)
+            wanted = await self._referenced(call, self._held)
             if self.layer is None:
-                alone = await self._referenced(call, self._alone, copies=False)
+                alone = await self._referenced(call, self._alone)
         seen = [arg for arg in call.writes if arg not in call.private]
         counts = {arg: self._elements(step, call.args[arg]) for arg in seen}
         read = await self.device.trace(plan, index, step.tokens, counts)
@@ -131,13 +131,9 @@ class Comparison:
             got = {arg: values for arg, values in got.items() if arg in results}
         return list(self._compared(step, index, got, wanted, alone))
 
-    async def _referenced(
-        self, call: Call, held: dict[str, Any], copies: bool
-    ) -> Mapping[str, Any]:
-        """All arguments after the reference has run on what is ``held``, or on copies of it."""
+    async def _referenced(self, call: Call, held: dict[str, Any]) -> Mapping[str, Any]:
+        """All arguments after the reference has run on what is ``held``."""
         arrays = {arg: await self._now(tensor, held) for arg, tensor in call.args.items()}
-        if copies:
-            arrays |= {arg: arrays[arg].copy() for arg in call.writes}
         call.reference(arrays)
         return arrays
 
