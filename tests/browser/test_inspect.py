@@ -19,6 +19,13 @@ def test_the_page_looks_inside(open_chat: Callable[..., Chat]) -> None:
     assert [token["id"] for token in direct["top"]] == [token["id"] for token in likely]
     assert {call["layer"] for call in direct["calls"]} == {None, 0, 1, 2}
     assert all(call["rms"] > 0 and not call["not_finite"] for call in direct["calls"])
+    stopped = """messages => {
+      const abort = new AbortController();
+      setTimeout(() => abort.abort(), 30);
+      return octavo.inspect({messages, signal: abort.signal}).catch(({code}) => code);
+    }"""
+    long = [{"role": "user", "content": "word " * 100}]  # some seconds
+    assert chat.page.evaluate(stopped, long) == "request.cancelled"
 
     chat.page.set_viewport_size({"width": 360, "height": 740})
     chat.hook("inspect").focus()

@@ -15,6 +15,7 @@ import pytest
 from engine import ops
 from engine.backends.cpu import CpuDevice
 from engine.backends.summary import Summary, summarize
+from engine.errors import OctavoError
 from engine.inspecting import telling
 from engine.plan import Plan, PlanBuilder, Tensor
 from engine.weights.quants import make_weight
@@ -119,6 +120,22 @@ def test_it_can_be_stopped_and_the_next_one_works(monkeypatch: pytest.MonkeyPatc
         assert model.pool.num_used == 0
 
     asyncio.run(stop())
+
+
+def test_a_lost_gpu_is_replaced_and_it_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    (want,) = asked(("inspect", {"messages": HELLO}))
+    original, losses = CpuDevice.survey, [7]
+
+    async def survey(self: CpuDevice, plan: Plan, index: int, *others: Any) -> dict[str, Summary]:
+        if index in losses:
+            losses.remove(index)
+            raise OctavoError("gpu.lost")
+        return await original(self, plan, index, *others)
+
+    monkeypatch.setattr(CpuDevice, "survey", survey)
+    (inspected,) = asked(("inspect", {"messages": HELLO}))
+    assert not losses
+    assert inspected["value"] == want["value"]
 
 
 @pytest.mark.parametrize(

@@ -94,18 +94,17 @@ class Comparison:
                 self.device.write(tensor, data)
                 self._forget(self._held, [tensor])
                 self._forget(self._alone, [tensor])
-            self._forget_activations(step.plan)
-            for index in range(len(step.plan.calls)):
+            ends = _last_uses(step.plan)
+            for index, call in enumerate(step.plan.calls):
                 for seen in await self._call(step, index):
                     yield seen
+                over = [t for t in call.args.values() if ends.get(t.name) == index]
+                self._forget(self._held, over)
+                self._forget(self._alone, over)
 
     def _forget(self, held: dict[str, Any], tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             held.pop(tensor.name, None)
-
-    def _forget_activations(self, plan: Plan) -> None:
-        for held in (self._held, self._alone):
-            self._forget(held, plan.tensors("activation").values())
 
     async def _call(self, step: Step, index: int) -> list[Seen]:
         plan, call = step.plan, step.plan.calls[index]
@@ -254,6 +253,16 @@ def farthest(got: Any, wanted: Any) -> Element | None:
     difference = np.where(has, difference, -1.0)
     at = tuple(int(i) for i in np.unravel_index(difference.argmax(), difference.shape))
     return Element(at, float(a[at]), float(b[at]), float(difference[at]))
+
+
+def _last_uses(plan: Plan) -> dict[str, int]:
+    """The last call that has each activation."""
+    return {
+        tensor.name: index
+        for index, call in enumerate(plan.calls)
+        for tensor in call.args.values()
+        if tensor.role == "activation"
+    }
 
 
 def _first_bad(values: Any, wanted: Any) -> tuple[int, ...] | None:
