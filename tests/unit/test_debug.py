@@ -7,24 +7,28 @@ import json
 import math
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from engine import ops
+from engine import loader, ops
+from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
 from engine.backends.null import NullDevice
+from engine.config import LoadConfig
 from engine.host.debug.comparison import UNWRITTEN, Comparison, Seen, Step, farthest
 from engine.host.debug.files import FileWeights, host_of
-from engine.host.debug.running import run
+from engine.host.debug.running import Found, conclude, examine, lay_out, run, steps_of
 from engine.host.errors import HostError
 from engine.host.shards import About, cut_unpinned
 from engine.plan import Call, PlanBuilder, Tensor
 from engine.weights.quants import make_weight
 from tests.conftest import ROOT
 from tests.kernels.cases import DEVICES
+from tests.native import unchecked
 
 TINY = ROOT / "tests/golden/tiny.gguf"
 ABOUT = About("tiny", "tiny", TINY.name, "", "")
@@ -159,6 +163,49 @@ def test_a_wrong_choice_is_found(
     said = capsys.readouterr().out
     assert "First tensor that differs: tokens (tokens)" in said
     assert "or sample_scan before it, whose result only this call reads" in said
+
+
+@pytest.mark.parametrize("device", ["plain-q8", "workgroup", "subgroup"])
+@pytest.mark.parametrize("at", ["attention_split", "attention", "quantize", ""])
+def test_plans_of_a_gpu_are_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], device: str, at: str
+) -> None:
+    """Where kernel and reference lay out a result in their own ways, the fault is named where it
+    can be seen, together with where it may be."""
+
+    def spoil(a: Mapping[str, Any]) -> None:
+        for name in ("parts", "y", "y_scales"):
+            if name in a:
+                a[name][0].reshape(-1)[1] *= 1.1
+
+    plant(monkeypatch, lambda call: call.op == at, spoil)
+    monkeypatch.setattr(loader, "right_plans", unchecked)
+
+    async def found() -> tuple[Found, set[str]]:
+        cpu = CpuDevice()
+        cpu.traits = replace(DEVICES[device], chunk=8, kv_value_bytes=4)
+
+        async def opener(_: LoadConfig) -> tuple[Device, str]:
+            return cpu, ""
+
+        host = host_of(TINY, None)
+        config = LoadConfig(context=256, tune=False)
+        model = await loader.load(host, config, lambda *_: None, opener=opener)
+        ids = list(range(5, 25))
+        comparison = Comparison(cpu, await lay_out(model, 22), await FileWeights.of(host))
+        kinds = {call.op for plan in model.plans.values() for call in plan.calls}
+        return await examine(comparison, steps_of(model, ids, 2)), kinds
+
+    it, kinds = asyncio.run(found())
+    assert conclude(it, True) == (at in kinds)
+    said = capsys.readouterr().out
+    if at not in kinds:
+        assert "nothing differs" in said
+    elif at == "attention_split":
+        assert {seen.call.op for seen in it.seen if seen.differs} == {"attention_merge"}
+        assert "or attention_split before it, whose result only this call reads" in said
+    else:
+        assert {seen.call.op for seen in it.seen if seen.differs} == {at}
 
 
 def test_a_folder_of_shards_is_the_same_model(
