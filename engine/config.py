@@ -21,6 +21,7 @@ SMALLEST_TOP_P = 1e-6
 MAX_BIASES = 1024
 MAX_SCHEMA = 1 << 16  # characters
 MAX_TOP_LOGPROBS = 20
+MAX_TOP = 100
 MAX_STOPS = 16
 MAX_STOP = 1024  # characters
 MAX_ADDRESS = 4096  # characters
@@ -256,6 +257,11 @@ def check_ids(message: Mapping[str, Any], field: str = "ids") -> list[int]:
     return [
         _integer({f"{field}[{i}]": id}, f"{field}[{i}]", -1, 0, MAX_ID) for i, id in enumerate(ids)
     ]
+
+
+def check_top(message: Mapping[str, Any]) -> int:
+    """The ``top`` of an ``inspect`` request: of how many tokens it tells."""
+    return _integer(message, "top", 10, 1, MAX_TOP)
 
 
 def check_target(message: Mapping[str, Any]) -> int | None:

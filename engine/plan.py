@@ -131,6 +131,10 @@ class Call:
     ``<argument>_<plane>`` for the planes of a weight. ``writes`` are the arguments written.
     ``variants`` are the ways to run it that a device may choose from by measurement, by name; the
     first is what ``shader`` and ``grid`` say.
+
+    For who compares kernel and reference: ``private`` are those of ``writes`` that each lays out in
+    its own way, for the calls that read them; ``value`` is what u32 ones mean as f32, where other
+    bits may mean the same.
     """
 
     op: str
@@ -140,6 +144,9 @@ class Call:
     shader: Shader | None = None
     grid: Grid = Grid(1)
     variants: Mapping[str, Variant] = field(default_factory=dict)
+    layer: int | None = None  # of the model; None outside of its layers
+    private: tuple[str, ...] = ()
+    value: Callable[[Mapping[str, Any]], Any] | None = None
 
     @property
     def label(self) -> str:
@@ -211,6 +218,22 @@ class Plan:
         """The same plan with the variants that ``choices`` names by ``Call.key``."""
         return replace(self, calls=tuple(call.chosen(choices) for call in self.calls))
 
+    def elements(self, tensor: Tensor, tokens: int) -> int:
+        """How many elements of a tensor, from the first on, mean something after a step of
+        ``tokens`` tokens: activations have a row for each of the most tokens."""
+        if tensor.role == "activation" and self.tokens > 1 and tensor.shape[0] == self.tokens:
+            return tokens * prod(tensor.shape[1:])
+        return prod(tensor.shape)
+
+    def results(self) -> list[tuple[str, ...]]:
+        """For each call, the arguments that are whole after it, and that anybody understands: the
+        pieces of a divided weight write one tensor together."""
+        last = {(c.op, c.args[arg].name): i for i, c in enumerate(self.calls) for arg in c.writes}
+        return [
+            tuple(a for a in c.writes if last[c.op, c.args[a].name] == i and a not in c.private)
+            for i, c in enumerate(self.calls)
+        ]
+
     def tensors(self, role: Role) -> dict[str, Tensor]:
         """All tensors of one role, by name, in order of first use."""
         found: dict[str, Tensor] = {}
@@ -227,6 +250,7 @@ class PlanBuilder:
         self.traits = traits
         self.tokens = tokens
         self.calls: list[Call] = []
+        self.layer: int | None = None  # that calls belong to from here on
         self._count = 0
 
     def activation(self, label: str, *shape: int, dtype: DType = "f32") -> Tensor:
@@ -236,7 +260,7 @@ class PlanBuilder:
 
     def call(self, call: Call) -> None:
         """Append a kernel call."""
-        self.calls.append(call)
+        self.calls.append(replace(call, layer=self.layer))
 
     def build(self) -> Plan:
         """Freeze the plan and assign activation slots by liveness."""

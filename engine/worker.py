@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from engine.answer import Delta
+from engine.answer import Delta, Stopped
 from engine.browser import BrowserHost
 from engine.config import (
     MAX_ID,
@@ -23,13 +23,17 @@ from engine.config import (
     check_prompt,
     check_target,
     check_text,
+    check_top,
 )
 from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
-from engine.loader import Host
+from engine.inspecting import inspect
+from engine.loader import Host, LoadedModel
 from engine.messages import check_messages, check_tools, parse_request
-from engine.raw import detokenize, tokenize
+from engine.prompt import Prompt
+from engine.raw import detokenize, raw_prompt, tokenize
 from engine.recovery import News
+from engine.resident import Ready
 from engine.service import Service
 
 Message = Mapping[str, Any]
@@ -56,6 +60,7 @@ class Worker:
             "status": self._status,
             "unload": self._unload,
             "measure": self._measure,
+            "inspect": self._inspect,
             "tokenize": self._tokenize,
             "detokenize": self._detokenize,
         }
@@ -163,6 +168,19 @@ class Worker:
         with self._stoppable_by(id, lambda: self._service.stop(id)):
             return await self._service.measure(sizes, model, key=id)
 
+    async def _inspect(self, id: int, message: Message) -> dict[str, Any]:
+        top, model = check_top(message), check_model(message)
+        if message.get("messages") is not None and message.get("prompt") is not None:
+            raise OctavoError("request.invalid", "Give messages or prompt, not both of them.")
+        begin = _beginning(message)
+
+        async def look(ready: Ready, stopped: Stopped) -> dict[str, Any]:
+            ids = (await begin(ready.model)).ids
+            return await inspect(self._host, ready.model, ready.scheduler, ids, top, stopped)
+
+        with self._stoppable_by(id, lambda: self._service.stop(id)):
+            return await self._service.use(look, model, key=id)
+
     async def _tokenize(self, id: int, message: Message) -> dict[str, Any]:
         text, model = check_text(message), check_model(message)
         ids = await self._service.use(lambda ready, _: tokenize(ready.model, text), model, key=id)
@@ -175,6 +193,15 @@ class Worker:
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._service.status()
+
+
+def _beginning(message: Message) -> Callable[[LoadedModel], Awaitable[Prompt]]:
+    """What a model makes of the ``prompt`` or the ``messages`` of a request."""
+    if message.get("prompt") is not None:
+        prompt = check_prompt(message)
+        return lambda model: raw_prompt(model, prompt)
+    messages, tools = check_messages(message), check_tools(message)
+    return lambda model: model.prompts.encode(messages, tools)
 
 
 def _id_of(message: Message) -> int:

@@ -16,7 +16,7 @@ LAYERS = [
     ["service"],
     ["engine", "remote"],
     ["raw"],
-    ["measuring", "unfinished", "request"],
+    ["inspecting", "measuring", "unfinished", "request"],
     ["answer", "resident"],
     ["recovery"],
     ["loader"],

@@ -130,6 +130,7 @@ function connect() {
     focusPrompt();
   });
   byId("retry").addEventListener("click", load);
+  byTestId("inspect").addEventListener("click", inspect);
   byId("unkept").addEventListener("click", () => choose({ ...choice, keep: false }));
 }
 
@@ -360,6 +361,12 @@ function giveBack({ content, files = [] }) {
   prompt.value ||= content;
   if (!attachments.files.length) attachments.set(files);
   prompt.dispatchEvent(new Event("input"));
+}
+
+/** What only developers want is loaded when they want it. */
+async function inspect() {
+  const { openInspection } = await import("./inspect.mjs");
+  await openInspection(octavo, () => talk.messages);
 }
 
 /** Starts a new conversation; what is left of the old one is stopped first. */

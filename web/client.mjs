@@ -44,6 +44,7 @@ export { Conversation, OctavoError };
  * @typedef {import("../worker/protocol.mjs").Status} Status
  * @typedef {import("../worker/protocol.mjs").MeasureSizes} MeasureSizes
  * @typedef {import("../worker/protocol.mjs").Measurement} Measurement
+ * @typedef {import("../worker/protocol.mjs").Inspection} Inspection
  * @typedef {import("../worker/protocol.mjs").Progress} Progress
  * @typedef {import("../worker/protocol.mjs").ListedModel} ListedModel
  * @typedef {import("../worker/protocol.mjs").ModelList} ModelList
@@ -111,6 +112,13 @@ export { Conversation, OctavoError };
  * @property {number} [logprobs] of how many likeliest tokens they are told, beside the one that came
  *
  * @typedef {SharedOptions & TextFields} TextOptions
+ *
+ * @typedef {object} InspectOptions
+ * @property {string} [model] as `load` was given it; the one loaded last if absent
+ * @property {ChatMessage[]} [messages] a conversation
+ * @property {string | number[]} [prompt] instead: a raw text, or token ids
+ * @property {number} [top] how many likeliest tokens are told; 10 if absent
+ * @property {AbortSignal} [signal] an abort ends it with `request.cancelled`
  *
  * @typedef {"stop" | "length" | "cancelled"} FinishReason
  * @typedef {TokenUsage & {total_tokens: number}} CompletionUsage
@@ -336,6 +344,20 @@ export class Octavo extends EventTarget {
   }
 
   /**
+   * What a model computes for the last token of a prompt, call by call, and the likeliest tokens
+   * after it. Answers are not disturbed.
+   *
+   * @param {InspectOptions} options
+   * @returns {Promise<Inspection>}
+   */
+  async inspect({ signal, messages, ...options }) {
+    const fields = { ...withKey(options), messages: messages?.map(plainMessage) };
+    await this.#loaded();
+    if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
+    return this.#stoppable("inspect", fields, signal);
+  }
+
+  /**
    * The token ids of a text; control tokens written out in it become their ids.
    *
    * @param {string} text
@@ -542,11 +564,24 @@ export class Octavo extends EventTarget {
       this.#waiting.delete(answer);
     }
     if (ends.aborted) return nothingGenerated();
+    return this.#stoppable("generate", fields, signal, onDelta);
+  }
+
+  /**
+   * A request that an abort stops.
+   *
+   * @param {string} kind
+   * @param {object} fields
+   * @param {AbortSignal} [signal]
+   * @param {(reply: any) => void} [onEvent]
+   * @returns {Promise<any>}
+   */
+  async #stoppable(kind, fields, signal, onEvent) {
     const id = this.#connection.takeId();
     const stop = () => this.#request("stop", { target: id }).catch(() => {});
     signal?.addEventListener("abort", stop, { once: true });
     try {
-      return await this.#request("generate", fields, onDelta, id);
+      return await this.#request(kind, fields, onEvent, id);
     } finally {
       signal?.removeEventListener("abort", stop);
     }

@@ -234,12 +234,22 @@ export class Talk {
       this.#transcript.show(branches);
       this.#transcript.reply(answer.id).begin();
     }
-    const path = branches.path.slice(0, -1);
+    const messages = this.#told(branches.path.slice(0, -1));
+    await this.#respond(answer, { messages }, [...added, answer], before);
+  }
+
+  /** The open conversation as the model gets it. */
+  get messages() {
+    return this.#told(this.#open.branches.path);
+  }
+
+  /** @param {Message[]} path */
+  #told(path) {
     /** @type {{role: string, content: string}[]} */
     const messages = path.map((message) => ({ role: message.role, content: prompted(message) }));
     const { system } = this.#settings.of("answer");
     if (system) messages.unshift({ role: "system", content: String(system) });
-    await this.#respond(answer, { messages }, [...added, answer], before);
+    return messages;
   }
 
   /** @param {Message} answer that was stopped or ended by its length */

@@ -312,6 +312,21 @@ export class Gpu {
     return performance.now() - started;
   }
 
+  /** Runs one dispatch of a plan, and reads what it wrote.
+   * @param {string} name @param {number} index @param {number} tokens @param {string} json WireRead[]
+   * @returns {Promise<Uint8Array[]>} */
+  async trace(name, index, tokens, json) {
+    const { trace } = await import("./tracing.mjs"); // what no answer needs
+    return trace(this, this.#plan(name)[index], tokens, JSON.parse(json));
+  }
+
+  /** The same, of which only six numbers are told: see tracing.mjs. @returns {Promise<string>} JSON
+   * @param {string} name @param {number} index @param {number} tokens @param {string} json WireRead[] */
+  async survey(name, index, tokens, json) {
+    const { summarize } = await import("./tracing.mjs");
+    return JSON.stringify((await this.trace(name, index, tokens, json)).map(summarize));
+  }
+
   /** @returns {Reader} */
   #reader() {
     const known = this.readers.pop();

@@ -23,6 +23,8 @@
  * | status   | Status             | says what is loaded and how much memory is used           |
  * | unload   | {}                 | stops, and frees a model, or all                          |
  * | measure  | Measurement        | measures speed; forgets the conversation                  |
+ * | inspect  | Inspection         | computes a prompt, and its last token's step call by      |
+ * |          |                    | call: what each call computed, and the likeliest tokens   |
  * | tokenize | {ids: number[]}    | the token ids of `text`                                   |
  * | detokenize | {text: string}   | the text of `ids`                                         |
  * | pause    | {changed: boolean} | pauses a download under way                               |
@@ -33,13 +35,13 @@
  * A model on a remote server is loaded, asked, stopped and continued in the same way. Its answers
  * have no `ids`; tokens are counted by the server or, where it does not say, by pieces of text; a
  * continuation (`continues`) sends the text so far as the assistant's last message, and goes on
- * where it ended only if the server does. `tools`, `logprobs`, `context_full` "slide" and `measure`
- * are for models here.
+ * where it ended only if the server does. `tools`, `logprobs`, `context_full` "slide", `measure` and
+ * `inspect` are for models here.
  *
  * A stopped `generate` ends with its own result (`finish_reason: "cancelled"`); a stopped `load`
- * ends with the error `request.cancelled`.
+ * ends with the error `request.cancelled`, and so does a stopped `inspect`.
  *
- * If the GPU is lost, a `load`, `generate` or `measure` goes on by itself where it stood, and says so
+ * If the GPU is lost, a `load`, `generate`, `measure` or `inspect` goes on by itself where it stood, and says so
  * by `recovery` messages: the model is loaded anew, after pauses that grow with the losses in a row;
  * a browser that gives no GPU is asked again for a minute. After that the CPU takes its place if
  * `device` is "auto" (`device.reason` says why); else the request ends with `gpu.lost`. A `stop` ends
@@ -157,10 +159,20 @@
  *   model: string}} ShardRequest `model` is that of a load, or the id of a ListedModel
  *
  * @typedef {MeasureSizes & Sampling & {id: number, kind: "measure"}} MeasureRequest
+ *
+ * @typedef {object} InspectRequest
+ * @property {number} id
+ * @property {"inspect"} kind
+ * @property {string} [model] the one loaded last if absent
+ * @property {Message[]} [messages] a conversation, ready for the assistant's turn
+ * @property {Tool[]} [tools]
+ * @property {string | number[]} [prompt] instead of messages, as in `generate`
+ * @property {number} [top] how many likeliest tokens are told, 1 to 100; 10 if absent
+ *
  * @typedef {{id: number, kind: "tokenize", model?: string, text: string} | {id: number,
  *   kind: "detokenize", model?: string, ids: number[]}} TokenRequest
  * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | UnloadRequest |
- *   MeasureRequest | TokenRequest | ShardRequest} Request
+ *   MeasureRequest | InspectRequest | TokenRequest | ShardRequest} Request
  * @typedef {{kind: "taken"}} Taken
  */
 
@@ -283,6 +295,27 @@
  * @property {Record<string, number>} memory bytes by label
  * @property {Record<string, [string, number, number][]>} kernels of the prefill and decode plans:
  *   label, dispatches, milliseconds; empty if the adapter has no timestamps
+ *
+ * @typedef {object} Inspection
+ * @property {number} tokens of the prompt; the step of the last one was looked into
+ * @property {string} token the text of that one
+ * @property {number} layers
+ * @property {InspectedCall[]} calls in order
+ * @property {{id: number, text: string, logit: number, probability: number}[]} top the likeliest
+ *   next tokens, by the model's own logits; without those whose logits are not finite
+ *
+ * @typedef {object} InspectedCall a tensor that a kernel computed, and its values: `low`, `high`,
+ *   `mean` and `rms` are of those that are finite, 0 if none is
+ * @property {string} name of the weight that was multiplied with; else the operation, or `logits`
+ * @property {string} kernel and shape and format of its weight
+ * @property {number | null} layer from 0 on; null outside of the layers
+ * @property {number[]} shape
+ * @property {number} count of the values
+ * @property {number} not_finite how many are not a number, or infinite
+ * @property {number} low
+ * @property {number} high
+ * @property {number} mean
+ * @property {number} rms the root of the mean of the squares
  *
  * @typedef {object} ListedModel
  * @property {string} id by which it can be loaded

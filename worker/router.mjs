@@ -34,9 +34,9 @@ import { likenessOf } from "./sharing.mjs";
  * @property {boolean} ends it was told to stop
  */
 
-const NEED_MODEL = ["generate", "measure", "tokenize", "detokenize"];
+const NEED_MODEL = ["generate", "measure", "inspect", "tokenize", "detokenize"];
 const ALONE = ["load", "measure"]; // the engine does nothing beside them
-const STOPPABLE = ["load", "generate", "measure"];
+const STOPPABLE = ["load", "generate", "measure", "inspect"];
 
 export class Router {
   #deliver;

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Protocol
 
+from engine.backends.summary import Summary
 from engine.plan import Call, Plan, Tensor, Traits, Weight
 from engine.weights.loading import ShardJobs
 
@@ -74,6 +75,19 @@ class Device(Protocol):
 
     async def time(self, plan: str, tokens: int, repeat: int) -> float:
         """Seconds that ``repeat`` replays of a plan take, one after another."""
+        ...
+
+    async def trace(
+        self, plan: Plan, index: int, tokens: int, wanted: Mapping[str, int]
+    ) -> dict[str, bytes]:
+        """Run one call of a compiled plan by itself; the first elements of arguments that it wrote,
+        as many of each as ``wanted`` says. Activations share memory: later they are gone."""
+        ...
+
+    async def survey(
+        self, plan: Plan, index: int, tokens: int, wanted: Mapping[str, int]
+    ) -> dict[str, Summary]:
+        """The same, summarized; all ``wanted`` are f32."""
         ...
 
     def encode_ms(self) -> float:

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 from engine.backends.base import Buffer, Progress, slot_sizes
 from engine.backends.native import Native, Run
+from engine.backends.summary import Summary, summarize
 from engine.ops.state import RING
 from engine.plan import Call, Plan, Tensor, Traits, Weight
 from engine.weights.dequantize import dequantize
@@ -199,6 +200,29 @@ class CpuDevice:
         started = time.perf_counter()
         await self.run([plan], tokens, repeat, 0, 0)
         return time.perf_counter() - started
+
+    async def trace(
+        self, plan: Plan, index: int, tokens: int, wanted: Mapping[str, int]
+    ) -> dict[str, bytes]:
+        """Run one call; the beginnings of arrays that it wrote."""
+        found = await self._traced(plan, index, wanted)
+        return {arg: values.tobytes() for arg, values in found.items()}
+
+    async def survey(
+        self, plan: Plan, index: int, tokens: int, wanted: Mapping[str, int]
+    ) -> dict[str, Summary]:
+        """Run one call, and summarize the beginnings of arrays that it wrote."""
+        found = await self._traced(plan, index, wanted)
+        return {arg: summarize(values) for arg, values in found.items()}
+
+    async def _traced(self, plan: Plan, index: int, wanted: Mapping[str, int]) -> dict[str, Any]:
+        async with self._lock:
+            self._plans[plan.name][index][1]()
+            await self._breathe()
+        compiled, slots = self._compiled[plan.name]
+        args = compiled.calls[index].args
+        arrays = {arg: self._array(compiled, args[arg], slots) for arg in wanted}
+        return {arg: arrays[arg].reshape(-1)[:count] for arg, count in wanted.items()}
 
     def encode_ms(self) -> float:
         """Nothing is recorded here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from engine.backends.base import Buffer, Progress
+from engine.backends.summary import Summary
 from engine.plan import Call, Plan, Tensor, Traits
 from engine.weights.loading import ShardJobs
 
@@ -72,6 +73,20 @@ class NullDevice:
     async def time(self, plan: str, tokens: int, repeat: int) -> float:
         """Nothing takes time here."""
         return 0.0
+
+    async def trace(
+        self, plan: Plan, index: int, tokens: int, wanted: Mapping[str, int]
+    ) -> dict[str, bytes]:
+        """Log the call; zeros."""
+        self.log.append(("trace", plan.name, index, tokens))
+        return {arg: bytes(4 * count) for arg, count in wanted.items()}
+
+    async def survey(
+        self, plan: Plan, index: int, tokens: int, wanted: Mapping[str, int]
+    ) -> dict[str, Summary]:
+        """Log the call; zeros."""
+        self.log.append(("trace", plan.name, index, tokens))
+        return {arg: Summary(count, 0, 0.0, 0.0, 0.0, 0.0) for arg, count in wanted.items()}
 
     def encode_ms(self) -> float:
         """Nothing is recorded here."""

@@ -8,7 +8,14 @@ from math import ceil
 from typing import Any
 
 from engine.backends.base import Buffer, Progress
-from engine.backends.wire import plans_to_wire, shader_to_wire, slots_to_wire, tensors_to_wire
+from engine.backends.summary import Summary
+from engine.backends.wire import (
+    plans_to_wire,
+    reads_to_wire,
+    shader_to_wire,
+    slots_to_wire,
+    tensors_to_wire,
+)
 from engine.config import Activations
 from engine.errors import OctavoError
 from engine.plan import Call, Plan, Tensor, Traits, Weight
@@ -132,6 +139,22 @@ class WebGpuDevice:
     async def time(self, plan: str, tokens: int, repeat: int) -> float:
         """Seconds of the GPU, all replays in one submit."""
         return float(await self._gpu.time(plan, tokens, repeat)) / 1e3
+
+    async def trace(
+        self, plan: Plan, index: int, tokens: int, wanted: Mapping[str, int]
+    ) -> dict[str, bytes]:
+        """Replay one dispatch, and read what it wrote."""
+        reads = json.dumps(reads_to_wire(plan, index, wanted))
+        found = await self._gpu.trace(plan.name, index, tokens, reads)
+        return {arg: data.to_bytes() for arg, data in zip(wanted, found, strict=True)}
+
+    async def survey(
+        self, plan: Plan, index: int, tokens: int, wanted: Mapping[str, int]
+    ) -> dict[str, Summary]:
+        """Replay one dispatch, and have JavaScript summarize what it wrote."""
+        reads = json.dumps(reads_to_wire(plan, index, wanted))
+        found = json.loads(await self._gpu.survey(plan.name, index, tokens, reads))
+        return {arg: Summary(*numbers) for arg, numbers in zip(wanted, found, strict=True)}
 
     def encode_ms(self) -> float:
         """JavaScript's share of the host's time."""

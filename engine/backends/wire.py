@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from engine.backends.base import slot_sizes
-from engine.plan import Call, Plan, Tensor, Weight, plane_name
+from engine.plan import ITEM_BYTES, Call, Plan, Tensor, Weight, plane_name
 from engine.shaders import Shader
 
 
@@ -51,6 +51,15 @@ def plans_to_wire(plans: Sequence[Plan]) -> dict[str, Any]:
         "pipelines": wire_pipelines,
         "plans": dispatches,
     }
+
+
+def reads_to_wire(plan: Plan, index: int, wanted: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The beginnings of what a call writes: as many elements of each argument as ``wanted``."""
+    args = plan.calls[index].args
+    return [
+        {"buffer": _place(plan, args[a].name), "bytes": count * ITEM_BYTES[args[a].dtype]}
+        for a, count in wanted.items()
+    ]
 
 
 def _place(plan: Plan, buffer: str) -> str:

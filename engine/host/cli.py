@@ -32,6 +32,7 @@ COMMANDS = (
         is_packed=True,
     ),
     Command("package", "package.command", "make the npm package and the Python wheel"),
+    Command("debug", "debug.command", "run a prompt call by call beside the NumPy references"),
     Command("check", "check", "ruff, mypy and tsc"),
 )
 

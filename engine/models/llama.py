@@ -107,6 +107,7 @@ class Llama:
         c = self.config
         x = ops.embed(b, tokens, self._embedding, self.embedding_scale())
         for i, layer in enumerate(self._layers):
+            b.layer = i
             qkv = ops.linear(b, x, layer.qkv, norm=layer.attn_norm, bias=layer.qkv_bias)
             if layer.head_norm:
                 ops.head_norm(b, qkv, layer.head_norm.gain, c.eps, c.q_heads, c.kv_heads)
@@ -114,6 +115,7 @@ class Llama:
             x = _added(b, x, attended, layer.out, layer.out_norm)
             gated = ops.gated_linear(b, x, layer.gate_up, norm=layer.ffn_norm, act=self.act)
             x = _added(b, x, gated, layer.down, layer.down_norm)
+        b.layer = None
         return x
 
     def head(self, b: PlanBuilder, x: Tensor, into: Tensor | None = None) -> Tensor:

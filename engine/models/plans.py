@@ -41,6 +41,7 @@ def build_plans(model: Model, traits: Traits, kv: KVLayout) -> dict[str, Plan]:
 
     sliding = PlanBuilder(SHIFT, traits)
     for layer, reach in enumerate(model.config.reach):
+        sliding.layer = layer
         ops.shift(sliding, kv, layer, reach.rope)
 
     builders = [prefill, head, decode, sliding]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -204,6 +204,7 @@ class _Spans:
     stats: Tensor
     consts: Mapping[str, int]
     window: int
+    private = ("parts", "stats")  # of references, which have one span
 
     @classmethod
     def of(cls, b: PlanBuilder, kv: KVLayout, splits: int, tile: int, window: int) -> _Spans:
@@ -298,8 +299,8 @@ def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int, y: T
         spans.put(a, attend(a["q"][: int(a["step"][NUM_TOKENS])], a, kv, window))
 
     args = {**_attend_args(q, kv, layer), **spans.args}
-    writes = ("parts", "stats")
-    b.call(Call("attention_tile", args, writes, reference, shader, first.grid, variants))
+    call = Call("attention_tile", args, spans.private, reference, shader, first.grid, variants)
+    b.call(replace(call, private=spans.private))
     spans.merge(b, kv, y)
 
 
@@ -359,8 +360,9 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach, 
     def reference(a: Mapping[str, Any]) -> None:
         spans.put(a, attend(rotate_and_store(a, kv), a, kv, reach.window))
 
-    writes = ("k_pool", "v_pool", "parts", "stats")
-    b.call(Call("attention_split", args, writes, reference, shader, first.grid, variants))
+    writes = ("k_pool", "v_pool", *spans.private)
+    call = Call("attention_split", args, writes, reference, shader, first.grid, variants)
+    b.call(replace(call, private=spans.private))
     spans.merge(b, kv, y)
 
 

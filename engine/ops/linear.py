@@ -355,7 +355,8 @@ def quantize(
         overrides={**overrides, "EPS": norm.eps} if norm else overrides,
     )
     reference = partial(_quantize_reference, norm.eps if norm else 0.0)
-    b.call(Call("quantize", args, ("y_quants", "y_scales"), reference, shader, grid))
+    writes, value = ("y_quants", "y_scales"), partial(_dequantized, name="y")
+    b.call(Call("quantize", args, writes, reference, shader, grid, value=value))
     return quants, scales
 
 
@@ -430,14 +431,14 @@ def _reference(layer: _Layer) -> Any:
     return reference
 
 
-def _dequantized(a: Mapping[str, Any], n: int) -> Any:
+def _dequantized(a: Mapping[str, Any], n: int | None = None, name: str = "x") -> Any:
     import numpy as np
 
-    words = a["x_quants"][:n]
+    words = a[f"{name}_quants"][:n]
     pairs = words.shape[3] == 16
     parts = _uncrossed(words) if pairs else words.view(np.int8).astype(np.int32)
     q = parts[:, :, 0] if parts.shape[2] == 1 else parts[:, :, 0] * 128 + parts[:, :, 1]
-    return (q * a["x_scales"][:n, :, :1]).reshape(n, -1).astype(np.float32)
+    return (q * a[f"{name}_scales"][:n, :, :1]).reshape(len(words), -1).astype(np.float32)
 
 
 def matmul(x: Any, w: Any) -> Any:

@@ -49,7 +49,8 @@ def sample(b: PlanBuilder, logits: Tensor, tokens: Tensor) -> None:
     )
     args = {"step": STEP, "logits": logits, "best_score": best_score, "best_id": best_id}
     writes = ("best_score", "best_id")
-    b.call(Call("sample_scan", args, writes, _scan_reference, scan, Grid(ceil(slices / 64))))
+    grid = Grid(ceil(slices / 64))
+    b.call(Call("sample_scan", args, writes, _scan_reference, scan, grid, private=writes))
 
     workgroup, team = one_team(b)
     pick = Shader(

@@ -36,6 +36,8 @@ for await (const chunk of octavo.completions.create({ prompt: "Once", stream: tr
 const tokens = await octavo.tokenize("ship", { model: "any" });
 const areTokens: Same<typeof tokens, number[]> = true;
 const text: string = await octavo.detokenize(tokens);
+const { calls, top } = await octavo.inspect({ messages, top: 3, signal });
+const largest: number = calls[0].layer === null ? calls[0].high : top[0].probability;
 const { models } = await octavo.models();
 const bytes: number = models[0].kept_bytes;
 const conversation: Conversation = octavo.conversation({ messages, temperature: 0.7 });
@@ -46,7 +48,7 @@ for await (const chunk of conversation.fork(2).send([{ type: "text", text: "Why?
 }
 const error = new OctavoError("internal", "It failed.");
 const hint: string = error.hint;
-console.log(context, isContext, reason, ids, raw, areTokens, text, bytes, hint);
+console.log(context, isContext, reason, ids, raw, areTokens, text, largest, bytes, hint);
 
 // @ts-expect-error a device of another name
 await octavo.load({ device: "tpu" });

@@ -124,6 +124,12 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "model": is_one_of(None, ""),
         **SAMPLING,
     },
+    "inspect": {
+        "messages": lambda value: False,
+        "prompt": lambda value: value is None,
+        "top": is_whole(1, 100),
+        "model": is_one_of(None, ""),
+    },
     "stop": {"target": is_whole(0, 2**53 - 1)},
     "unload": {"model": is_one_of(None, "")},
     "tokenize": {"text": lambda value: isinstance(value, str), "model": is_one_of(None, "")},
@@ -133,6 +139,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "generate": {"messages": HELLO, "max_tokens": 8},
     "load": {},
     "measure": {"prefill": 2, "context": 2, "steps": 2},
+    "inspect": {"messages": HELLO},
     "stop": {"target": 0},
     "unload": {"model": ""},
     "tokenize": {"text": "Hello"},
@@ -174,6 +181,7 @@ KINDS = (
     "status",
     "unload",
     "measure",
+    "inspect",
     "tokenize",
     "detokenize",
 )

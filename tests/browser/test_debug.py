@@ -1,0 +1,44 @@
+"""`build.py debug` in real Chromium: what a kernel computes wrongly is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import shaders
+from engine.host.debug.running import run
+from tests.unit.test_debug import arguments
+
+RIGHT = "y[base + i] = acc[i] / total;"
+WRONG = "y[base + i] = acc[i] / (total * (1.0 + f32(id.x == 3u && id.y == 5u)));"
+
+
+def test_a_wrong_kernel_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    chromium_path: str,
+) -> None:
+    monkeypatch.setenv("OCTAVO_CHROMIUM", chromium_path)
+    assert run(arguments(device="gpu", activations="auto")) == 0
+    said = capsys.readouterr().out
+    assert "nothing differs" in said and "swiftshader" in said.lower()
+
+    def piece(name: str) -> str:
+        text = original(name)
+        if name != "attention_rows":
+            return text
+        assert text.count(RIGHT) == 1
+        return text.replace(RIGHT, WRONG)
+
+    original = shaders.piece
+    monkeypatch.setattr(shaders, "piece", piece)
+    assert run(arguments(device="gpu", activations="auto", all=True)) == 1
+    said = capsys.readouterr().out
+    wrong = [line.split()[3] for line in said.splitlines() if line.endswith("DIFFERS")]
+    assert set(wrong) == {"attention_rows"}  # what comes after it is right about wrong inputs
+    assert len(wrong) == 6  # three layers, two chunks; a token alone has no sixth row
+    assert "First tensor that differs: attention.5 (y), 16x64, f32" in said
+    assert "of prefill: attention_rows" in said
+    assert "layer 0, op attention, attention, 16 tokens" in said
+    worst = next(line for line in said.splitlines() if "worst element" in line)
+    row, column = (int(part) for part in worst.split("[")[1].split("]")[0].split(","))
+    assert row == 5 and 48 <= column < 64  # the fourth head of 16
