@@ -130,14 +130,13 @@ function connect() {
     focusPrompt();
   });
   byId("retry").addEventListener("click", load);
-  byTestId("inspect").addEventListener("click", inspect);
   byId("unkept").addEventListener("click", () => choose({ ...choice, keep: false }));
 }
 
 /** The panel is fetched when it is opened for the first time. */
 async function togglePerformance() {
   const { PerformancePanel } = await import("./performance.mjs");
-  performancePanel ??= new PerformancePanel({ octavo, records, settings });
+  performancePanel ??= new PerformancePanel({ octavo, records, settings, inspect });
   await performancePanel.toggle();
 }
 

@@ -22,6 +22,7 @@ import { SpeedChart } from "./speed_chart.mjs";
  * @property {import("./client.mjs").Octavo} octavo
  * @property {import("./records.mjs").Records} records
  * @property {import("./settings.mjs").Settings} settings
+ * @property {() => void} inspect opens what shows a step of the model
  */
 
 const STYLES = ["vendor/uPlot.css", "performance.css"];
@@ -43,6 +44,7 @@ export class PerformancePanel {
   #memory = new Figure("memory", "perf_memory");
   #kernels = new Figure("kernels", "perf_kernels", "group");
   #measure = button("quiet", "perf_measure", () => this.#measureKernels());
+  #inspect = button("quiet", "inspect", () => this.#sources.inspect());
   #copy = button("quiet", "perf_copy", () => this.#copyReport());
   #report = document.createElement("textarea");
   /** @type {SpeedChart | undefined} */
@@ -100,11 +102,14 @@ export class PerformancePanel {
     this.#report.dataset.i18nLabel = "perf_report";
     this.#report.setAttribute("aria-label", t("perf_report"));
     foot.append(this.#copy, localized("p", "hint", "perf_copy_hint"), this.#report);
+    const inside = element("section", "figure");
+    inside.append(this.#inspect, localized("p", "hint", "inspect_hint"));
     close.dataset.i18n = "close";
     this.#measure.dataset.i18n = "perf_measure";
     this.#copy.dataset.i18n = "perf_copy";
+    this.#inspect.dataset.i18n = "inspect";
     const figures = [this.#speed, this.#first, this.#blocks, this.#memory, this.#kernels];
-    dialog.append(head, this.#none, ...figures.map(({ section }) => section), foot);
+    dialog.append(head, this.#none, ...figures.map(({ section }) => section), inside, foot);
     dialog.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation(); // it closes the panel, and ends no answer

@@ -1,15 +1,15 @@
 // A worker that says what a test has written down, in place of worker/worker.mjs: no model, no
-// Python, but the protocol and the outbox of the real one. A question that is no key of SCRIPTS is
-// answered by itself: so a test sees what the model would get.
+// Python, but the protocol of the real one, and its way to the page, which shares its engine. A
+// question that is no key of SCRIPTS is answered by itself: so a test sees what the model would get.
 
-import { Outbox } from "./outbox.mjs";
+import { Hub } from "./hub.mjs";
 
 /** By question: texts of tokens, of the reasoning and of the answer. */
 const SCRIPTS = {};
 const TOKENS_PER_S = 0;
 const CONTEXT = 8192;
 
-const outbox = new Outbox((reply) => self.postMessage(reply));
+const hub = new Hub(receive, (message) => self.postMessage(message));
 const running = new Map(); // stops, by the id of the answer
 const rests = new Map(); // of answers, likewise: with them they are continued
 
@@ -31,7 +31,7 @@ async function generate({ id, messages = [], continues }) {
   while (sent < tokens.length && !isStopped) {
     const due = TOKENS_PER_S ? ((performance.now() - start) / 1000) * TOKENS_PER_S : Infinity;
     for (; sent < Math.min(due, tokens.length); sent++) {
-      outbox.send({ id, kind: tokens[sent][0], text: tokens[sent][1], num_tokens: sent + 1 });
+      hub.send({ id, kind: tokens[sent][0], text: tokens[sent][1], num_tokens: sent + 1 });
     }
     await new Promise((done) => setTimeout(done, 5));
   }
@@ -39,7 +39,7 @@ async function generate({ id, messages = [], continues }) {
   rests.set(id, tokens.slice(sent));
   const said = tokens.slice(0, sent);
   const textOf = (kind) => said.filter(([of]) => of === kind).map(([, text]) => text).join("");
-  outbox.send({
+  hub.send({
     id,
     kind: "result",
     value: {
@@ -61,11 +61,12 @@ const RESULTS = {
   models: () => ({ default: "", models: [], storage: null }),
 };
 
-self.onmessage = ({ data }) => {
-  if (data.kind === "taken") return outbox.taken();
+self.onmessage = (event) => event.data.kind !== "share" && hub.obey(event);
+
+function receive(data) {
   if (data.kind === "generate") return generate(data);
   const isStop = data.kind === "stop" || data.kind === "reset";
   const stopped = isStop && running.size > 0;
   if (isStop) for (const [id, stop] of running) if (data.target === undefined || data.target === id) stop();
-  outbox.send({ id: data.id, kind: "result", value: RESULTS[data.kind]?.(data) ?? { stopped } });
-};
+  hub.send({ id: data.id, kind: "result", value: RESULTS[data.kind]?.(data) ?? { stopped } });
+}

@@ -10,8 +10,9 @@ import pytest
 
 from tests.browser.chat import Chat
 from tests.browser.scripted_engine import open_scripted
+from tests.browser.test_keyboard import tab_to
 from tests.browser.test_page_conversations import menu, put, saved
-from tests.browser.test_page_messages import tab_to, texts
+from tests.browser.test_page_messages import texts
 from tests.conftest import StaticServer
 
 pytestmark = pytest.mark.browser

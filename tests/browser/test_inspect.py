@@ -28,6 +28,7 @@ def test_the_page_looks_inside(open_chat: Callable[..., Chat]) -> None:
     assert chat.page.evaluate(stopped, long) == "request.cancelled"
 
     chat.page.set_viewport_size({"width": 360, "height": 740})
+    chat.hook("performance").click()
     chat.hook("inspect").focus()
     chat.page.keyboard.press("Enter")
     chat.page.wait_for_selector("[data-testid=inspect-dialog]")

@@ -84,7 +84,8 @@ def chat(site: Any, plain_chromium: Any) -> Iterator[Chat]:
 
 # However long it is, a block stays one.
 ONE = {"code": "<pre", "list": "<ol", "table": "<table", "paragraph": "<p>", "lines": "<p>"}
-ONE |= {"one item": "<div><p>x</p></div><div><ul", "quotation": "<blockquote"}
+HOLDER = '<div dir="auto">'
+ONE |= {"one item": f"{HOLDER}<p>x</p></div>{HOLDER}<ul", "quotation": "<blockquote"}
 
 
 @pytest.mark.parametrize("kind", answers(1))
