@@ -116,6 +116,8 @@ export { Conversation, OctavoError };
  * @typedef {object} InspectOptions
  * @property {string} [model] as `load` was given it; the one loaded last if absent
  * @property {ChatMessage[]} [messages] a conversation
+ * @property {import("../worker/protocol.mjs").Tool[]} [tools] for models whose template has a place
+ *   for them
  * @property {string | number[]} [prompt] instead: a raw text, or token ids
  * @property {number} [top] how many likeliest tokens are told; 10 if absent
  * @property {AbortSignal} [signal] an abort ends it with `request.cancelled`

@@ -80,6 +80,11 @@ export async function fillInspection(place, octavo, conversation) {
   let under = new AbortController();
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
+    const messages = asked(prompt.value.trim(), conversation());
+    if (!messages.length) {
+      status.textContent = t("inspect_nothing");
+      return prompt.focus();
+    }
     under = new AbortController();
     const { signal } = under;
     run.disabled = true;
@@ -87,7 +92,6 @@ export async function fillInspection(place, octavo, conversation) {
     delete status.dataset.code;
     result.replaceChildren();
     try {
-      const messages = asked(prompt.value.trim(), conversation());
       const inspection = await octavo.inspect({ messages, signal });
       status.textContent = summary(inspection);
       result.append(likeliest(inspection), layers(inspection));

@@ -12,6 +12,10 @@ HELLO = [{"role": "user", "content": "How do you find the ship on the shore?"}]
 
 def test_the_page_looks_inside(open_chat: Callable[..., Chat]) -> None:
     chat = open_chat(f"{TINY}&device=gpu").wait_for("ready")
+    chat.hook("inspect").click()
+    chat.hook("inspect-run").click()
+    assert "conversation" in chat.hook("inspect-status").inner_text()  # there is none
+    chat.hook("inspect-close").click()
     chat.ask(HELLO[0]["content"])
     direct = chat.page.evaluate("messages => octavo.inspect({messages, top: 3})", HELLO)
     answer = chat.complete(HELLO, max_tokens=1, logprobs=True, top_logprobs=3)

@@ -90,7 +90,7 @@ def _about(seen: Seen) -> list[str]:
 
 def _place(seen: Seen) -> str:
     layer = "  -" if seen.call.layer is None else f"{seen.call.layer:>3}"
-    return f"{seen.step.plan.name[:7]:<8}{seen.index:>3}{layer} {seen.call.label}"[:43]
+    return f"{seen.step.plan.name[:7]:<8}{seen.index + 1:>3}{layer} {seen.call.label}"[:43]
 
 
 def _element(it: Element) -> str:
