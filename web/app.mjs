@@ -397,7 +397,7 @@ async function leave(end) {
   if (state === "loading" || state === "error") return;
   try {
     await Promise.all([end(), talk.answering]);
-    setState("ready");
+    if (!talk.isAnswering) setState("ready"); // else the visitor was quick to ask again
   } catch (error) {
     setState("error");
     showError(error, true);

@@ -77,6 +77,11 @@ export class Talk {
     return this.#open.isKept ? this.#open.branches.conversation : null;
   }
 
+  /** Whether the open conversation is being answered. */
+  get isAnswering() {
+    return this.#isAnswering;
+  }
+
   get isEmpty() {
     return this.#open.branches.head === null;
   }
