@@ -77,7 +77,8 @@ class Bench:
         """Prefill of ``sizes.prefill`` tokens, then ``sizes.steps`` decode steps at a context of
         ``sizes.context`` tokens whose KV cache holds anything; the decode plan's skeleton where
         the device has dispatches; then ``sizes.text`` to tokens. OctavoError request.invalid if
-        there are more of them than the context holds, the text's aside."""
+        there are more of them than the context holds, the text's aside; request.cancelled if
+        stopped."""
         model, device = self.model, self.model.device
         if max(sizes.prefill, sizes.context + sizes.steps) >= model.context:
             raise OctavoError("request.invalid", f"The context holds only {model.context} tokens.")
@@ -125,6 +126,8 @@ class Bench:
         run = Run(self.model, session, self.scheduler, config, self.host, frozenset())
         async for _ in run.deltas([100 + i % 100 for i in range(length)], stopped):
             pass
+        if stopped():
+            raise OctavoError("request.cancelled")
         timing: Mapping[str, Any] = run.answer.to_wire()["timing"]
         return timing
 

@@ -39,7 +39,7 @@
  * `inspect` are for models here.
  *
  * A stopped `generate` ends with its own result (`finish_reason: "cancelled"`); a stopped `load`
- * ends with the error `request.cancelled`, and so does a stopped `inspect`.
+ * ends with the error `request.cancelled`, and so do a stopped `inspect` and `measure`.
  *
  * If the GPU is lost, a `load`, `generate`, `measure` or `inspect` goes on by itself where it stood, and says so
  * by `recovery` messages: the model is loaded anew, after pauses that grow with the losses in a row;

@@ -48,6 +48,6 @@ def test_it_names_error_codes_that_exist() -> None:
     codes = re.findall(r"`([a-z]+(?:\.[a-z]+)?)`", " ".join(cells))
     assert len(codes) > 8 and set(codes) <= set(CODES)
     for sentence in re.findall(r', "(.*?)"', " ".join(cells)):
-        places = [*(ROOT / "worker").glob("*.mjs"), ROOT / "web/client.mjs"]
+        places = [*(ROOT / "worker").glob("*.mjs"), *(ROOT / "web").glob("*.mjs")]
         sources = " ".join(re.sub(r'" \+\n\s+"', "", p.read_text(encoding="utf-8")) for p in places)
         assert sentence in sources
