@@ -30,7 +30,7 @@ LAYERS = [
     ["chat", "reasoning"],
     ["sandbox"],
     ["stops", "templates"],
-    ["models"],
+    ["models", "graph"],
     ["backends"],
     ["ops"],
     ["weights.dequantize", "weights.loading", "weights.split"],
