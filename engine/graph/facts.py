@@ -56,7 +56,7 @@ def infer(graph: Graph, sizes: Mapping[str, Size] | None = None) -> dict[str, Fa
             continue
         inputs = tuple(facts[name] if name else None for name in node.inputs)
         try:
-            found = operator.infer(Use(node, inputs, opset))
+            found = operator.infer(Use(node, inputs, opset, lengths))
         except UndeterminedError:
             if symbolic:
                 continue

@@ -20,7 +20,8 @@ from engine.graph.known import FLOATS, Known
 from engine.graph.model import Constant, Graph, Node, failure
 from engine.graph.operator import Fact, Use
 from engine.ops.elementwise import apply, reshaped
-from engine.ops.linear import linear
+from engine.ops.gate import Act
+from engine.ops.linear import gated_linear, linear
 from engine.ops.state import STEP, StepRecord
 from engine.ops.view import View, flat, new_view, whole
 from engine.plan import Call, DType, Plan, PlanBuilder, Tensor, Traits, Variant, Weight
@@ -109,13 +110,20 @@ def device_dtype(dtype: str) -> DType:
 def constant_view(constant: Constant) -> View:
     """A constant that the data holds."""
     weight = make_weight(constant.name, (), "F32", {constant.name: prod(constant.shape)})
-    return whole(replace(weight, dtype=device_dtype(constant.dtype)), constant.shape)
+    rows = (range(_stored_shape(constant)[0]),)
+    typed = replace(weight, dtype=device_dtype(constant.dtype), rows=rows)
+    return whole(typed, constant.shape)
+
+
+def _stored_shape(constant: Constant) -> tuple[int, ...]:
+    """The shape of a constant as a tensor of a file: it has rows."""
+    return constant.shape or (1,)
 
 
 def constants_index(graph: Graph, size: int) -> GGUF:
     """Where the constants lie in ``size`` bytes of data, for ``weights.loading.shard_jobs``."""
     infos = {
-        c.name: TensorInfo(c.name, c.shape or (1,), "F32", c.start, c.nbytes)
+        c.name: TensorInfo(c.name, _stored_shape(c), "F32", c.start, c.nbytes)
         for c in graph.constants.values()
         if not c.value
     }
@@ -195,6 +203,15 @@ class Lowering:
             added = flat(reshaped(self.b, residual, (rows, n)), rows, n) if residual else None
             y = linear(self.b, flat(x, rows, k), w, bias=bias, residual=added)
         return whole(y, (*front, n))
+
+    def gated_linear(self, x: View, w: Weight, act: Act) -> View:
+        """``act(g) * u`` with ``g, u = split(x @ w.T)``: x (..., K), w (2F, K) -> (..., F)."""
+        *front, k = x.shape
+        rows = prod(front)
+        x = reshaped(self.b, x, (rows, k))
+        with self._of_rows(rows):
+            y = gated_linear(self.b, flat(x, rows, k), w, act=act)
+        return whole(y, (*front, w.shape[0] // 2))
 
     @contextmanager
     def _of_rows(self, rows: int) -> Iterator[None]:

@@ -47,11 +47,13 @@ def fact_of(known: Known) -> Fact:
 
 @dataclass(frozen=True)
 class Use:
-    """A node, what is known of its inputs (None: left out), and the version of its domain."""
+    """A node, what is known of its inputs (None: left out), the version of its domain, and the
+    lengths of the graph's axes."""
 
     node: Node
     facts: tuple[Fact | None, ...]
     opset: int
+    lengths: Mapping[str, Size] = field(default_factory=dict)
 
     def has(self, index: int) -> bool:
         """Whether an input is there."""

@@ -29,15 +29,15 @@ def product(b: PlanBuilder, x: View, w: View, scale: float = 1.0) -> View:
         raise OctavoError("gpu.limits", f"A product of {count} matrices is too many at once.")
     outer = (*[1] * (2 - len(left.shape[:-2])), *left.shape[:-2])
     overrides: dict[str, int | float] = {"M": m, "N": n, "K": k, "BATCH": outer[1], "SCALE": scale}
-    for name, view in (("X", left), ("W", right)):
+    for name, view in (("A", left), ("B", right)):
         strides = (*[0] * (4 - len(view.layout.strides)), *view.layout.strides)
         overrides |= {f"{name}{i}": stride for i, stride in enumerate(strides)}
         overrides[f"{name}_AT"] = view.layout.offset
     shader = Shader(
         "product",
         (
-            Slot("x", "array<f32>"),
-            Slot("w", "array<f32>"),
+            Slot("a", "array<f32>"),
+            Slot("b", "array<f32>"),
             Slot("y", "array<f32>", "read_write"),
         ),
         consts={"TILE": TILE, "SIDE": SIDE},
@@ -47,13 +47,13 @@ def product(b: PlanBuilder, x: View, w: View, scale: float = 1.0) -> View:
     def reference(a: Mapping[str, Any]) -> None:
         import numpy as np
 
-        rows, columns = elements_of(a["x"], left.layout), elements_of(a["w"], right.layout)
+        rows, columns = elements_of(a["a"], left.layout), elements_of(a["b"], right.layout)
         result = np.matmul(np.ascontiguousarray(rows), np.ascontiguousarray(columns))
         a["y"][...] = result.reshape(y.shape) * np.float32(scale)
 
     each = TILE * SIDE
     grid = Grid(ceil(n / each), ceil(m / each), count)
-    args = {"x": left.tensor, "w": right.tensor, "y": y.tensor}
+    args = {"a": left.tensor, "b": right.tensor, "y": y.tensor}
     b.call(Call("product", args, ("y",), reference, shader, grid))
     return y
 

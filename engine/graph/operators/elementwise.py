@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.graph.axes import Expression, UndeterminedError, concrete, is_concrete, same
 from engine.graph.known import FLOATS, Known, cast, mapped
+from engine.graph.model import DTYPES, OWN
 from engine.graph.operator import Fact, Operator, Use
 from engine.ops.elementwise import elementwise
 from engine.ops.view import View
@@ -221,8 +222,6 @@ def _lower_gelu(
 
 
 def _infer_cast(use: Use) -> list[Fact]:
-    from engine.graph.model import DTYPES
-
     x, dtype = use.fact(0), DTYPES.get(use.attribute("to", 0))
     if dtype is None:
         raise use.unsupported("it casts to a type that is not supported.")
@@ -250,6 +249,7 @@ def _lower_cast(
     return [elementwise(lowering.b, "to_int", [x], x.shape, "i32")]
 
 
+_OWN = range(1, 2)
 OPERATORS = (
     *(_simple(op, name, compute, 1) for op, (name, compute) in _UNARY.items()),
     *(_simple(op, name, compute, 2) for op, (name, compute) in _BINARY.items()),
@@ -260,6 +260,8 @@ OPERATORS = (
     Operator("Clip", _infer_clip, _lower_clip, inputs=range(1, 4)),
     Operator("Mod", _infer_mod, _lower("mod"), frozenset({"fmod"}), range(2, 3)),
     Operator("Gelu", _infer_gelu, _lower_gelu, frozenset({"approximate"}), opsets=range(20, 25)),
+    Operator(f"{OWN}.Gelu", _infer_gelu, _lower_gelu, frozenset({"approximate"}), opsets=_OWN),
+    _simple(f"{OWN}.Silu", "silu", _unknown, 1, opsets=_OWN),
     Operator(
         "Cast",
         _infer_cast,

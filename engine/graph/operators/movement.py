@@ -111,14 +111,17 @@ def _cut(x: Layout, axis: int, start: Any, end: Any, step: int) -> Layout:
 
 
 def _clamped(value: Any, size: Any) -> Any:
-    """A place in an axis that may depend on others: counted from the front, within the axis."""
-    if isinstance(value, int) and value >= 1 << 31:
-        return size
-    if sign(value) < 0 if value else False:
-        value = value + size
-    if isinstance(value, int) and value == 0:
-        return 0
-    return size if sign(value - size + 1) > 0 else value
+    """A place in an axis of a length that depends on others: counted from the front, within the
+    axis. What cannot be told is taken to lie within, as a graph means it; with axes that have
+    lengths it is exact."""
+    if isinstance(value, int):
+        if value >= 1 << 31:
+            return size
+        return value + size if value < 0 else value
+    try:
+        return size if sign(value - size) > 0 else value
+    except UndeterminedError:
+        return value
 
 
 def _split(use: Use, x: Layout) -> list[Layout]:

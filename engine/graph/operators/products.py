@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,13 @@ from engine.graph.axes import Shape, concrete
 from engine.graph.known import Known
 from engine.graph.model import OWN
 from engine.graph.operator import Fact, Operator, Use
+from engine.ops.attend import attend
 from engine.ops.elementwise import elementwise, reshaped
 from engine.ops.product import product
 from engine.ops.rows import reduce
 from engine.ops.view import View
 from engine.plan import Weight
+from engine.weights.quants import planes
 
 if TYPE_CHECKING:
     from engine.graph.lowering import Lowering
@@ -181,21 +184,63 @@ def _lower_linear(
     lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
 ) -> list[View]:
     """``x @ w.T + bias + residual`` with constant w (N, K) and bias (N,)."""
-    from dataclasses import replace
-
-    from engine.weights.quants import planes
-
     x, matrix, *rest = inputs
-    weight = matrix.tensor
-    if not isinstance(weight, Weight):
-        raise use.failure("its matrix is no constant.")
-    n, k = matrix.shape
-    w = replace(weight, shape=(n, k), rows=(range(n),), planes=planes(weight.format, (n, k)))
+    w = _matrix(use, matrix)
     bias = rest.pop(0).tensor if use.has(2) else None
     assert bias is None or isinstance(bias, Weight)
     return [lowering.linear(x, w, bias, rest[0] if rest else None)]
 
 
+def _matrix(use: Use, view: View) -> Weight:
+    """A constant matrix (N, K), as the kernels of language models take it."""
+    weight, (n, k) = view.tensor, view.shape
+    if not isinstance(weight, Weight):
+        raise use.failure("its matrix is no constant.")
+    return replace(weight, shape=(n, k), rows=(range(n),), planes=planes(weight.format, (n, k)))
+
+
+def _infer_gated(use: Use) -> list[Fact]:
+    x, w = use.fact(0), use.fact(1)
+    use.check_same(x.shape[-1], w.shape[1], "the sizes that a product sums over")
+    if use.attribute("act", "silu") not in ("silu", "gelu"):
+        raise use.unsupported("its gate is not supported.")
+    return [Fact(x.dtype, (*x.shape[:-1], w.shape[0] // 2))]
+
+
+def _lower_gated(
+    lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
+) -> list[View]:
+    x, matrix = inputs
+    return [lowering.gated_linear(x, _matrix(use, matrix), use.attribute("act", "silu"))]
+
+
+def _infer_attention(use: Use) -> list[Fact]:
+    q, k, v = (use.fact(i) for i in range(3))
+    keys = k.shape[-2:][:: -1 if use.attribute("transposed", 0) else 1]
+    use.check_same(q.shape[-1], keys[1], "the lengths of a query and of a key")
+    use.check_same(keys[0], v.shape[-2], "the numbers of keys and values")
+    for other in (k, v):
+        if other.rank != q.rank:
+            raise use.failure("queries, keys and values have different ranks.")
+        for a, b in zip(q.shape[:-2], other.shape[:-2], strict=True):
+            use.check_same(a, b, "the axes in front of queries, keys and values")
+    if use.has(3):
+        use.broadcast(use.fact(3).shape, (*q.shape[:-1], keys[0]))
+    return [Fact(q.dtype, (*q.shape[:-1], v.shape[-1]))]
+
+
+def _lower_attention(
+    lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
+) -> list[View]:
+    q, k, v, *mask = inputs
+    if use.attribute("transposed", 0):
+        rank = len(k.shape)
+        k = k.with_layout(k.layout.permuted((*range(rank - 2), rank - 1, rank - 2)))
+    scale = use.attribute("scale", 1.0)
+    return [attend(lowering.b, q, k, v, mask[0] if mask else None, scale)]
+
+
+_OWN = range(1, 2)  # versions
 OPERATORS = (
     Operator("MatMul", _infer_matmul, _lower_matmul, inputs=range(2, 3)),
     Operator(
@@ -206,5 +251,16 @@ OPERATORS = (
         range(2, 4),
     ),
     Operator("Einsum", _infer_einsum, _lower_einsum, frozenset({"equation"}), range(1, 3)),
-    Operator(f"{OWN}.Linear", _infer_linear, _lower_linear, inputs=range(2, 5), opsets=range(1, 2)),
+    Operator(f"{OWN}.Linear", _infer_linear, _lower_linear, inputs=range(2, 5), opsets=_OWN),
+    Operator(
+        f"{OWN}.GatedLinear", _infer_gated, _lower_gated, frozenset({"act"}), range(2, 3), _OWN
+    ),
+    Operator(
+        f"{OWN}.Attention",
+        _infer_attention,
+        _lower_attention,
+        frozenset({"scale", "transposed"}),
+        range(3, 5),
+        _OWN,
+    ),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.graph.axes import Expression, Shape
 from engine.graph.known import Known, cast
+from engine.graph.model import OWN
 from engine.graph.operator import Fact, Operator, Use
 from engine.ops.rows import normalization, reduce, softmax
 from engine.ops.view import View
@@ -183,6 +184,8 @@ OPERATORS = (
     _normalization("RMSNormalization", False, range(2, 3), range(23, 25)),
     # Of the contrib operators, this one has ONNX's own domain.
     _normalization("SimplifiedLayerNormalization", False, range(2, 3), range(1, 25)),
+    _normalization(f"{OWN}.LayerNorm", True, range(3, 4), range(1, 2)),
+    _normalization(f"{OWN}.RMSNorm", False, range(2, 3), range(1, 2)),
     _skip_normalization("com.microsoft.SkipLayerNormalization", True),
     _skip_normalization("com.microsoft.SkipSimplifiedLayerNormalization", False),
 )

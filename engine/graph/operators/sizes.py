@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from engine.graph.axes import Expression, UndeterminedError
+from engine.graph.axes import Expression, UndeterminedError, parse_size, value_of
 from engine.graph.known import LIMIT, Known, scalar, vector
+from engine.graph.model import OWN, Node
 from engine.graph.operator import Fact, Operator, Use, fact_of
 from engine.ops.view import View
 
+SIZES = f"{OWN}.Sizes"
 if TYPE_CHECKING:
     from engine.graph.lowering import Lowering
 
@@ -64,6 +66,15 @@ def _lower_constant_of_shape(
     return [filled(lowering, outputs[0], _fill_value(use).data[0])]
 
 
+def _infer_sizes(use: Use) -> list[Fact]:
+    """Expressions of the graph's axes: what passes leave of the arithmetic of shapes."""
+    texts, shape = use.attribute("sizes", ()), use.attribute("shape", ())
+    if prod(shape) != len(texts) or any(type(size) is not int for size in shape):
+        raise use.failure("it has not as many sizes as its shape says.")
+    data = tuple(value_of(parse_size(text), use.lengths) for text in texts)
+    return [fact_of(Known("i64", shape, data))]
+
+
 def _infer_range(use: Use) -> list[Fact]:
     start, limit, delta = (use.known(i).data[0] for i in range(3))
     dtype = use.fact(0).dtype
@@ -86,6 +97,12 @@ def _on_the_cpu(
     raise UndeterminedError
 
 
+def sizes_node(name: str, output: str, known: Known) -> Node:
+    """A node that makes known whole numbers that depend on axes."""
+    texts = tuple(map(str, known.data))
+    return Node(name, SIZES, (), (output,), {"sizes": texts, "shape": known.shape})
+
+
 _VALUES = frozenset({"value", "value_float", "value_floats", "value_int", "value_ints"})
 OPERATORS = (
     Operator("Shape", _infer_shape, _on_the_cpu, frozenset({"start", "end"})),
@@ -93,6 +110,9 @@ OPERATORS = (
     Operator("Constant", _infer_constant, _on_the_cpu, _VALUES, range(1)),
     Operator(
         "ConstantOfShape", _infer_constant_of_shape, _lower_constant_of_shape, frozenset({"value"})
+    ),
+    Operator(
+        SIZES, _infer_sizes, _on_the_cpu, frozenset({"sizes", "shape"}), range(1), range(1, 2)
     ),
     Operator("Range", _infer_range, _on_the_cpu, inputs=range(3, 4)),
 )
