@@ -19,11 +19,11 @@ from engine.graph.facts import check_sizes, infer, operator_of
 from engine.graph.known import FLOATS, Known
 from engine.graph.model import Constant, Graph, Node, failure
 from engine.graph.operator import Fact, Use
-from engine.ops.elementwise import apply, reshaped
+from engine.ops.elementwise import apply, tensor_of
 from engine.ops.gate import Act
 from engine.ops.linear import gated_linear, linear
 from engine.ops.state import STEP, StepRecord
-from engine.ops.view import View, flat, new_view, whole
+from engine.ops.view import View, new_view, whole
 from engine.plan import Call, DType, Plan, PlanBuilder, Tensor, Traits, Variant, Weight
 from engine.weights.gguf import GGUF, TensorInfo
 from engine.weights.quants import make_weight
@@ -198,19 +198,19 @@ class Lowering:
         bias (N,) -> (..., N)."""
         *front, k = x.shape
         rows, n = prod(front), w.shape[0]
-        x = reshaped(self.b, x, (rows, k))
+        tensor = tensor_of(self.b, x, rows, k)
+        added = tensor_of(self.b, residual, rows, n) if residual else None
         with self._of_rows(rows):
-            added = flat(reshaped(self.b, residual, (rows, n)), rows, n) if residual else None
-            y = linear(self.b, flat(x, rows, k), w, bias=bias, residual=added)
+            y = linear(self.b, tensor, w, bias=bias, residual=added)
         return whole(y, (*front, n))
 
     def gated_linear(self, x: View, w: Weight, act: Act) -> View:
         """``act(g) * u`` with ``g, u = split(x @ w.T)``: x (..., K), w (2F, K) -> (..., F)."""
         *front, k = x.shape
         rows = prod(front)
-        x = reshaped(self.b, x, (rows, k))
+        tensor = tensor_of(self.b, x, rows, k)
         with self._of_rows(rows):
-            y = gated_linear(self.b, flat(x, rows, k), w, act=act)
+            y = gated_linear(self.b, tensor, w, act=act)
         return whole(y, (*front, w.shape[0] // 2))
 
     @contextmanager

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 from engine.errors import OctavoError
 from engine.ops.layout import Layout, collapsed
 from engine.ops.view import View, elements_of, new_view
-from engine.plan import Call, DType, Grid, PlanBuilder
+from engine.plan import Call, DType, Grid, PlanBuilder, Tensor
 from engine.shaders import Shader, Slot
 
 WORKGROUP = 64
@@ -194,6 +194,11 @@ def apply(b: PlanBuilder, name: str, inputs: Sequence[View], y: View) -> None:
 def contiguous(b: PlanBuilder, x: View) -> View:
     """The same elements row-major: x itself, or a copy."""
     return x if x.layout.contiguous else elementwise(b, "copy", [x], x.shape, x.dtype)
+
+
+def tensor_of(b: PlanBuilder, x: View, *shape: int) -> Tensor:
+    """The same elements as a tensor of ``shape``: x's own, or a copy."""
+    return replace(contiguous(b, x).tensor, shape=shape)
 
 
 def reshaped(b: PlanBuilder, x: View, shape: Sequence[int]) -> View:

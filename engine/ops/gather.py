@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from math import ceil, prod
 from typing import Any
 
-from engine.ops.elementwise import contiguous
-from engine.ops.view import View, flat, new_view
+from engine.ops.elementwise import tensor_of
+from engine.ops.view import View, new_view
 from engine.plan import Call, Grid, PlanBuilder
 from engine.shaders import Shader, Slot
 
@@ -38,9 +38,9 @@ def gather(b: PlanBuilder, x: View, indices: View, axis: int) -> View:
         a["y"][...] = a["x"][:, chosen]
 
     args = {
-        "x": flat(contiguous(b, x), outer, length, inner),
-        "indices": flat(contiguous(b, indices), count),
-        "y": flat(y, outer, count, inner),
+        "x": tensor_of(b, x, outer, length, inner),
+        "indices": tensor_of(b, indices, count),
+        "y": tensor_of(b, y, outer, count, inner),
     }
     b.call(Call("gather", args, ("y",), reference, shader, Grid.rows(ceil(y.elements / WORKGROUP))))
     return y
@@ -66,9 +66,9 @@ def scatter(b: PlanBuilder, y: View, places: View, updates: View, inner: int) ->
         rows[a["indices"].clip(0, len(rows) - 1)] = a["x"]
 
     args = {
-        "indices": flat(contiguous(b, places), count),
-        "x": flat(contiguous(b, updates), count, inner),
-        "y": flat(y, y.elements),
+        "indices": tensor_of(b, places, count),
+        "x": tensor_of(b, updates, count, inner),
+        "y": tensor_of(b, y, y.elements),
     }
     grid = Grid.rows(ceil(updates.elements / WORKGROUP))
     b.call(Call("scatter", args, ("y",), reference, shader, grid))

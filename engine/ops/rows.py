@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from engine.ops.elementwise import contiguous
-from engine.ops.view import View, flat, new_view
+from engine.ops.elementwise import contiguous, tensor_of
+from engine.ops.view import View, new_view
 from engine.plan import Call, Grid, PlanBuilder, Tensor
 from engine.shaders import Shader, Slot
 
@@ -43,7 +43,7 @@ def reduce(b: PlanBuilder, name: str, x: View, axes: Sequence[int]) -> View:
         with np.errstate(all="ignore"):
             a["y"][...] = compute(a["x"])
 
-    args = {"x": flat(last, rows, width), "y": flat(y, rows)}
+    args = {"x": tensor_of(b, last, rows, width), "y": tensor_of(b, y, rows)}
     overrides = {"REDUCTION": code, "INTEGER": int(x.dtype != "f32")}
     slots = (Slot("x", "array<u32>"), Slot("y", "array<u32>", "read_write"))
     _call(b, "reduce", args, slots, rows, width, overrides, reference)
@@ -65,7 +65,7 @@ def softmax(b: PlanBuilder, x: View, log: bool = False) -> View:
             sums = np.exp(shifted).sum(axis=-1, keepdims=True)
             a["y"][...] = shifted - np.log(sums) if log else np.exp(shifted) / sums
 
-    args = {"x": flat(x, rows, width), "y": flat(y, rows, width)}
+    args = {"x": tensor_of(b, x, rows, width), "y": tensor_of(b, y, rows, width)}
     slots = (Slot("x", "array<f32>"), Slot("y", "array<f32>", "read_write"))
     _call(b, "softmax", args, slots, rows, width, {"LOG": int(log)}, reference)
     return y
@@ -86,12 +86,12 @@ def normalization(
     x, gain = contiguous(b, x), contiguous(b, gain)
     y = new_view(b, "norm", x.shape)
     rows = x.elements // width
-    args = {"x": flat(x, rows, width), "gain": flat(gain, width)}
+    args = {"x": tensor_of(b, x, rows, width), "gain": tensor_of(b, gain, width)}
     slots = [Slot("x", "array<f32>"), Slot("gain", "array<f32>")]
     if bias:
-        args["bias"] = flat(contiguous(b, bias), width)
+        args["bias"] = tensor_of(b, bias, width)
         slots.append(Slot("bias", "array<f32>"))
-    args["y"] = flat(y, rows, width)
+    args["y"] = tensor_of(b, y, rows, width)
     slots.append(Slot("y", "array<f32>", "read_write"))
 
     def reference(a: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -46,12 +46,6 @@ def whole(tensor: Tensor, shape: Sequence[int] | None = None) -> View:
 def new_view(b: PlanBuilder, label: str, shape: Sequence[int], dtype: DType = "f32") -> View:
     """A new activation."""
     return whole(b.activation(label, *shape, dtype=dtype))
-
-
-def flat(view: View, *shape: int) -> Tensor:
-    """A row-major view as a tensor of ``shape``, in the same buffer."""
-    assert view.layout.contiguous
-    return replace(view.tensor, shape=shape)
 
 
 def elements_of(array: Any, layout: Layout) -> Any:
