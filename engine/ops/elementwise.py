@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 from engine.errors import OctavoError
@@ -175,7 +175,7 @@ def apply(b: PlanBuilder, name: str, inputs: Sequence[View], y: View) -> None:
     shader = Shader(
         "elementwise",
         (*slots, Slot("y", "array<u32>", "read_write")),
-        lib=("index", "erf", *lib),
+        lib=("index", "functions", *lib),
         consts={"WORKGROUP": WORKGROUP},
         overrides=overrides,
     )
@@ -197,8 +197,12 @@ def contiguous(b: PlanBuilder, x: View) -> View:
 
 
 def tensor_of(b: PlanBuilder, x: View, *shape: int) -> Tensor:
-    """The same elements as a tensor of ``shape``: x's own, or a copy."""
-    return replace(contiguous(b, x).tensor, shape=shape)
+    """The same elements as a tensor of ``shape``: x's own, or a copy. What outlives a plan is
+    known by its name, so that it may have another shape there, but not another size."""
+    x = contiguous(b, x)
+    if x.tensor.role != "activation" and prod(x.tensor.shape) != x.elements:
+        x = elementwise(b, "copy", [x], x.shape, x.dtype)
+    return replace(x.tensor, shape=shape)
 
 
 def reshaped(b: PlanBuilder, x: View, shape: Sequence[int]) -> View:

@@ -128,7 +128,7 @@ def _call(
     shader = Shader(
         name,
         tuple(slots),
-        lib=(*lib, "fold", fold),
+        lib=(*lib, "row", "fold", fold),
         consts={"WORKGROUP": workgroup, "TEAM": team},
         overrides={"ROWS": rows, "WIDTH": width, **overrides},
     )

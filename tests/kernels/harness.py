@@ -20,6 +20,7 @@ from engine.weights.quants import QUANTS
 from tests.kernels.cases import random_blocks
 
 ALIGN = 32
+_DTYPES = {"u32": np.uint32, "i32": np.int32, "f16": np.float16}
 
 
 @dataclass
@@ -59,7 +60,7 @@ class Case:
             for tensor in call.args.values():
                 if tensor.name not in held:
                     held[tensor.name] = self._initial(tensor, files)
-            call.reference({arg: held[t.name] for arg, t in call.args.items()})
+            call.reference({arg: _seen(held[t.name], t) for arg, t in call.args.items()})
         return held
 
     def _initial(self, tensor: Tensor, files: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -69,9 +70,15 @@ class Case:
             return np.frombuffer(self.step.pack(), np.uint32).copy()
         if tensor.name in self.arrays:
             return self.arrays[tensor.name].copy()
-        return np.zeros(
-            tensor.shape, {"u32": np.uint32, "f16": np.float16}.get(tensor.dtype, np.float32)
-        )
+        return np.zeros(tensor.shape, _DTYPES.get(tensor.dtype, np.float32))
+
+
+def _seen(array: np.ndarray, tensor: Tensor) -> np.ndarray:
+    """An array in the shape that a call sees it in, in the same memory; pools have as many blocks
+    as there are."""
+    if tensor.role == "kv" or array.shape == tensor.shape:
+        return array
+    return array.reshape(-1)[: int(np.prod(tensor.shape))].reshape(tensor.shape)
 
 
 def _stacked(weight: Weight, files: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -193,6 +200,6 @@ def place(plan: Plan, tensor: Tensor) -> str:
 
 
 def _array(tensor: Tensor, raw: bytes) -> np.ndarray:
-    dtype = {"u32": np.uint32, "f16": np.float16}.get(tensor.dtype, np.float32)
+    dtype = _DTYPES.get(tensor.dtype, np.float32)
     count = int(np.prod(tensor.shape))
     return np.frombuffer(raw, dtype)[:count].reshape(tensor.shape)

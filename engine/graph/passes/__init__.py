@@ -22,7 +22,7 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
     "products with constants": make_linear,
     "biases and residuals": fuse_bias,
     "attention": fuse_attention,
-    "Q, K and V": fuse_qkv,
     "SwiGLU": fuse_swiglu,
+    "Q, K and V": fuse_qkv,
     "dead nodes": drop_dead,
 }

@@ -106,7 +106,7 @@ def stacked(finder: Finder, name: str, parts: Sequence[str]) -> Constant | None:
 
 
 def fuse_qkv(graph: Graph) -> Graph:
-    """Products of one input that attention reads, to one with all matrices, and a split."""
+    """Products of one input, as attention has them, to one with all matrices, and a split."""
     return rewritten(graph, _qkv)
 
 
@@ -120,7 +120,7 @@ def _qkv(finder: Finder, node: Node) -> Change | None:
         and other.inputs[0] == node.inputs[0]
         and len(other.inputs) == len(node.inputs)
         and other.outputs[0] not in finder.graph.outputs
-        and _feeds_attention(finder, other.outputs[0])
+        and _is_read_in_parts(finder, other.outputs[0])
     ]
     if len(siblings) < 2 or node not in siblings:
         return None
@@ -152,14 +152,16 @@ def _stack_all(finder: Finder, siblings: Sequence[Node]) -> list[Constant] | Non
     return made
 
 
-VIEWS = ("Reshape", "Transpose")
+VIEWS = ("Reshape", "Transpose", "Slice", "Unsqueeze", "Squeeze", "Split", "Expand")
+# What reads a part of each row as well as whole rows; the sums and products are of rotations.
+READ_VIEWS = (f"{OWN}.Attention", "Shape", "Add", "Mul", "Neg", "Concat", "Cast")
 
 
-def _feeds_attention(finder: Finder, name: str) -> bool:
-    """Whether all that is made of a value is read by attention, once it is reshaped."""
-    readers = finder.readers.get(name, [])
-    return bool(readers) and all(
-        reader.op in (f"{OWN}.Attention", "Shape")
-        or (reader.op in VIEWS and _feeds_attention(finder, reader.outputs[0]))
-        for reader in readers
+def _is_read_in_parts(finder: Finder, name: str) -> bool:
+    """Whether all that reads a value, as it is or reshaped, takes a part of each row without a
+    copy."""
+    return all(
+        reader.op in READ_VIEWS
+        or (reader.op in VIEWS and all(_is_read_in_parts(finder, y) for y in reader.outputs))
+        for reader in finder.readers.get(name, [])
     )

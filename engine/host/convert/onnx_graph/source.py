@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import AttributeProto
+from onnx import AttributeProto, TensorProto
 from onnx.inliner import inline_local_functions
 
 from engine.errors import OctavoError
 from engine.graph.axes import Shape, axis, parse_size
+from engine.graph.known import FLOATS
 from engine.graph.model import DTYPES, Attribute, Constant, Graph, Node, Value, ordered
 from engine.host.convert.onnx_graph.folding import Folder
-from engine.host.convert.onnx_graph.tensors import constant_of, known_of, read_tensor
+from engine.host.convert.onnx_graph.tensors import constant_of, dtype_name, known_of, read_tensor
 from engine.host.errors import HostError
 
 ATTRIBUTES = {
@@ -79,13 +80,15 @@ class _Reader:
         if not tensor.HasField("shape"):
             reason = f"The input {value.name!r} has no shape."
             raise OctavoError("graph.invalid", reason)
-        return Value(value.name, DTYPES[tensor.elem_type], _shape(value.name, tensor.shape.dim))
+        return Value(value.name, dtype_name(tensor.elem_type), _shape(value.name, tensor.shape.dim))
 
     def _node(self, node: Any) -> Node:
         domain = _domain(node.domain)
         op = f"{domain}.{node.op_type}" if domain else node.op_type
         bare = Node(node.name, op, tuple(node.input), tuple(node.output))
         attributes = {a.name: self._attribute(bare, a) for a in node.attribute}
+        if op == "Cast" and DTYPES.get(attributes.get("to")) in FLOATS:
+            attributes["to"] = TensorProto.FLOAT
         return Node(bare.name, op, bare.inputs, bare.outputs, attributes)
 
     def _attribute(self, node: Node, attribute: Any) -> Attribute:

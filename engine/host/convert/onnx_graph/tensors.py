@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from engine.graph.known import Known
+from engine.graph.known import FLOATS, Known
 from engine.graph.model import DTYPES, Constant
 from engine.host.errors import HostError
 
@@ -77,7 +77,14 @@ def _plain(array: Any) -> Any:
 
 def dtype_of(array: Any) -> str:
     """The graph's name for the element type of a NumPy array."""
-    return DTYPES[helper.np_dtype_to_tensor_dtype(array.dtype)]
+    return dtype_name(helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+def dtype_name(number: int) -> str:
+    """The graph's name for one of ONNX's element types: whatever floats are in the file, they are
+    computed as f32."""
+    name = DTYPES[number]
+    return "f32" if name in FLOATS else name
 
 
 def stored(array: Any, name: str) -> Any:
