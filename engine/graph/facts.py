@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.errors import OctavoError
-from engine.graph.axes import Size, UndeterminedError, axes_of, axis, value_of
+from engine.graph.axes import Size, UndeterminedError, axes_of, axis, product, value_of
 from engine.graph.known import Known
 from engine.graph.model import CONTRIB, OWN, Graph, Node, failure
 from engine.graph.operator import Fact, Operator, Use, fact_of
@@ -49,6 +49,10 @@ def infer(graph: Graph, sizes: Mapping[str, Size] | None = None) -> dict[str, Fa
     facts = {c.name: _fact_of_constant(c.dtype, c.shape, c.value) for c in graph.constants.values()}
     for value in graph.inputs:
         shape = tuple(value_of(size, lengths) for size in value.shape)
+        elements = product(shape)
+        if isinstance(elements, int) and not 0 <= elements <= MAX_ELEMENTS:
+            reason = f"The input {value.name!r} has {elements} elements, too many."
+            raise OctavoError("graph.invalid", reason)
         facts[value.name] = Fact(value.dtype, shape)
     for node in graph.nodes:
         operator, opset = operator_of(graph, node)

@@ -69,9 +69,9 @@ def _whole(number: object, what: str) -> int:
 
 
 def _dtype(name: object, owner: str) -> str:
-    if name not in _NAMES:
+    if not isinstance(name, str) or name not in _NAMES:
         raise OctavoError("graph.invalid", f"{owner!r}: {shown(name)} is no element type.")
-    return str(name)
+    return name
 
 
 def _sizes(fields: Mapping[str, Any], owner: str) -> list[Any]:
@@ -120,7 +120,7 @@ def _known(fields: Mapping[str, Any], dtype: str, shape: tuple[int, ...], owner:
 
 
 def _number(value: object, dtype: str, owner: str) -> int | float | bool:
-    if dtype in FLOATS and (type(value) in (int, float) or value in _SPECIAL):
+    if dtype in FLOATS and (type(value) in (int, float) or str(value) in _SPECIAL):
         return float(value)  # type: ignore[arg-type]
     if dtype == "bool" and type(value) is bool:
         return value

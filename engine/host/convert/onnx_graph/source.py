@@ -87,7 +87,8 @@ class _Reader:
         op = f"{domain}.{node.op_type}" if domain else node.op_type
         bare = Node(node.name, op, tuple(node.input), tuple(node.output))
         attributes = {a.name: self._attribute(bare, a) for a in node.attribute}
-        if op == "Cast" and DTYPES.get(attributes.get("to")) in FLOATS:
+        target = attributes.get("to")
+        if op == "Cast" and isinstance(target, int) and DTYPES.get(target, "") in FLOATS:
             attributes["to"] = TensorProto.FLOAT
         return Node(bare.name, op, bare.inputs, bare.outputs, attributes)
 
