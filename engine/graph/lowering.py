@@ -19,7 +19,8 @@ from engine.graph.facts import check_sizes, infer, operator_of
 from engine.graph.known import FLOATS, Known
 from engine.graph.model import Constant, Graph, Node, failure
 from engine.graph.operator import Fact, Use
-from engine.ops.elementwise import apply, tensor_of
+from engine.ops.elementwise import apply, elementwise, tensor_of
+from engine.ops.embed import embed
 from engine.ops.gate import Act
 from engine.ops.linear import gated_linear, linear
 from engine.ops.state import STEP, StepRecord
@@ -82,6 +83,10 @@ def _lower(graph: Graph, node: Node, lowering: Lowering) -> None:
     if all(fact.value for fact in outputs):
         return
     operator, opset = operator_of(graph, node)
+    for i, name in enumerate(node.inputs):
+        constant = graph.constants.get(name)
+        if constant and constant.quant != "F32" and i != operator.quantized:
+            raise failure(node, f"it cannot read {name!r}, which is quantized.", "graph.operator")
     facts = tuple(lowering.facts[name] if name else None for name in node.inputs)
     try:
         views = Views(lowering, tuple(name for name in node.inputs if name))
@@ -109,9 +114,12 @@ def device_dtype(dtype: str) -> DType:
 
 def constant_view(constant: Constant) -> View:
     """A constant that the data holds."""
+    if constant.quant != "F32":
+        rows, k = constant.shape
+        return whole(make_weight(constant.name, (k,), constant.quant, {constant.name: rows}))
     weight = make_weight(constant.name, (), "F32", {constant.name: prod(constant.shape)})
-    rows = (range(_stored_shape(constant)[0]),)
-    typed = replace(weight, dtype=device_dtype(constant.dtype), rows=rows)
+    own = (range(_stored_shape(constant)[0]),)
+    typed = replace(weight, dtype=device_dtype(constant.dtype), rows=own)
     return whole(typed, constant.shape)
 
 
@@ -123,7 +131,7 @@ def _stored_shape(constant: Constant) -> tuple[int, ...]:
 def constants_index(graph: Graph, size: int) -> GGUF:
     """Where the constants lie in ``size`` bytes of data, for ``weights.loading.shard_jobs``."""
     infos = {
-        c.name: TensorInfo(c.name, _stored_shape(c), "F32", c.start, c.nbytes)
+        c.name: TensorInfo(c.name, _stored_shape(c), c.quant, c.start, c.nbytes)
         for c in graph.constants.values()
         if not c.value
     }
@@ -212,6 +220,18 @@ class Lowering:
         with self._of_rows(rows):
             y = gated_linear(self.b, tensor, w, act=act)
         return whole(y, (*front, w.shape[0] // 2))
+
+    def embed(self, indices: View, w: Weight) -> View:
+        """``w[indices]``: i32 indices of any shape, w (N, K) -> (..., K). Those beyond an end name
+        the row there."""
+        count, (n, k) = indices.elements, w.shape
+        for name, bound in (("max", 0), ("min", n - 1)):
+            limit = self.known(Known("i32", (), (bound,)))
+            indices = elementwise(self.b, name, [indices, limit], indices.shape, "i32")
+        tensor = tensor_of(self.b, indices, count)
+        with self._of_rows(count):
+            y = embed(self.b, tensor, w)
+        return whole(y, (*indices.shape, k))
 
     @contextmanager
     def _of_rows(self, rows: int) -> Iterator[None]:

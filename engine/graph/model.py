@@ -44,8 +44,9 @@ class Value:
 @dataclass(frozen=True)
 class Constant:
     """A tensor that the file holds: few elements as they are (``value``), others as ``nbytes`` of
-    f32 or i32 from byte ``start`` of the data on. While a model is converted ``array`` holds them,
-    as a NumPy array."""
+    f32 or i32 from byte ``start`` of the data on, matrices perhaps in the blocks of a quantization
+    (``quant``). While a model is converted ``array`` holds them, as a NumPy array: of the elements,
+    or of the blocks' bytes."""
 
     name: str
     dtype: str
@@ -53,6 +54,7 @@ class Constant:
     value: Known | None = None
     start: int = 0
     nbytes: int = 0
+    quant: str = "F32"
     array: Any = field(default=None, compare=False)
 
 

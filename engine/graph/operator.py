@@ -174,7 +174,8 @@ class Operator:
     know them. ``lower`` calls the op or ops of ``engine/ops`` that compute it, given its inputs
     (left-out ones are not in the list: ``Use`` knows which are there) and the facts of its outputs.
     ``attributes`` are those that it heeds, with the values of others that mean nothing;
-    ``inputs`` is how many it may have, ``opsets`` the versions of its domain with this meaning.
+    ``inputs`` is how many it may have, ``opsets`` the versions of its domain with this meaning,
+    ``quantized`` the input that may be a matrix in blocks.
     """
 
     name: str
@@ -184,6 +185,7 @@ class Operator:
     inputs: range = range(1, 2)
     opsets: range = range(11, 25)
     ignored: Mapping[str, Any] = field(default_factory=dict)
+    quantized: int = -1
 
     def check(self, node: Node, opset: int) -> None:
         """Raises OctavoError graph.operator if the node asks for what is not supported."""

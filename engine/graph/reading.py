@@ -10,6 +10,7 @@ from engine.errors import OctavoError, shown
 from engine.graph.axes import parse_size, sign
 from engine.graph.known import FLOATS, LIMIT, Known
 from engine.graph.model import DTYPES, Attribute, Constant, Graph, Node, Value, failure, ordered
+from engine.weights.quants import QUANTS, block_bytes
 
 MAX_NODES = 100_000
 MAX_RANK = 8
@@ -104,12 +105,22 @@ def _constant(data: object, size: int) -> Constant:
     if "values" in fields:
         return Constant(name, dtype, shape, _known(fields, dtype, shape, name))
     start, nbytes = (_whole(fields.get(key), f"{key} of {name!r}") for key in ("start", "nbytes"))
-    if nbytes != 4 * prod(shape) or not nbytes:
+    quant = fields.get("quant", "F32")
+    if quant != "F32" and not _is_matrix(quant, shape):
+        reason = f"The constant {name!r} cannot be of type {shown(quant)}."
+        raise OctavoError("graph.invalid", reason)
+    if nbytes != block_bytes(quant, shape) or not nbytes:
         reason = f"The constant {name!r} has {nbytes} bytes, not those of its shape."
         raise OctavoError("graph.invalid", reason)
     if start % ALIGN or start + nbytes > size:
         raise OctavoError("graph.invalid", f"The data of the constant {name!r} is missing.")
-    return Constant(name, dtype, shape, None, start, nbytes)
+    return Constant(name, dtype, shape, None, start, nbytes, quant)
+
+
+def _is_matrix(quant: object, shape: tuple[int, ...]) -> bool:
+    """Whether a constant of this shape has rows of whole blocks."""
+    found = QUANTS.get(quant) if isinstance(quant, str) else None
+    return found is not None and len(shape) == 2 and shape[1] % max(32, found.block_size) == 0
 
 
 def _known(fields: Mapping[str, Any], dtype: str, shape: tuple[int, ...], owner: str) -> Known:
@@ -207,4 +218,5 @@ def _constant_to_wire(constant: Constant) -> dict[str, Any]:
         "shape": list(constant.shape),
         "start": constant.start,
         "nbytes": constant.nbytes,
+        **({"quant": constant.quant} if constant.quant != "F32" else {}),
     }

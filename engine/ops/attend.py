@@ -7,6 +7,7 @@ from math import ceil, prod
 from typing import Any
 
 from engine.errors import OctavoError
+from engine.ops.elementwise import contiguous
 from engine.ops.layout import Layout, collapsed
 from engine.ops.product import MOST_BATCHES
 from engine.ops.view import View, elements_of, new_view
@@ -78,7 +79,12 @@ def _batched(b: PlanBuilder, views: Mapping[str, View]) -> dict[str, View]:
     joined = collapsed(fronts)
     missing = 2 - len(joined[0].shape)
     if missing < 0:
-        raise OctavoError("graph.operator", "Attention with more axes in front is not supported.")
+        rows = {name: view for name, view in views.items() if name != "y"}
+        if all(view.layout.contiguous for view in rows.values()):
+            reason = "Attention with more axes in front is not supported."
+            raise OctavoError("graph.operator", reason)
+        copies = {name: contiguous(b, view) for name, view in rows.items()}
+        return _batched(b, {**copies, "y": views["y"]})
     return {
         name: view.with_layout(
             Layout(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gguf as gguf_oracle
@@ -26,8 +26,8 @@ _DTYPES = {"u32": np.uint32, "i32": np.int32, "f16": np.float16}
 @dataclass
 class Case:
     """A plan with its inputs. ``weights`` maps GGUF tensor names to f32 arrays, which are
-    quantized here; ``arrays`` maps tensor names to their contents. With ``scales`` the weights are
-    random blocks with these instead."""
+    quantized here, unless ``blocks`` has their bytes; ``arrays`` maps tensor names to their
+    contents. With ``scales`` the weights are random blocks with these instead."""
 
     plan: Plan
     arrays: Mapping[str, np.ndarray]
@@ -35,12 +35,13 @@ class Case:
     step: StepRecord
     shard_size: int = 4096
     scales: Sequence[float] = ()
+    blocks: Mapping[str, bytes] = field(default_factory=dict)
 
     def quantized(self) -> dict[str, tuple[str, bytes]]:
         """Quantization and file bytes of every GGUF tensor."""
         kinds = {s: w.quant for w in weights_of([self.plan]) for s in w.sources}
         return {
-            name: (kinds[name], self._blocks(values, kinds[name]))
+            name: (kinds[name], self.blocks.get(name) or self._blocks(values, kinds[name]))
             for name, values in self.weights.items()
         }
 

@@ -196,6 +196,8 @@ def _matrix(use: Use, view: View) -> Weight:
     weight, (n, k) = view.tensor, view.shape
     if not isinstance(weight, Weight):
         raise use.failure("its matrix is no constant.")
+    if weight.quant != "F32":
+        return weight
     return replace(weight, shape=(n, k), rows=(range(n),), planes=planes(weight.format, (n, k)))
 
 
@@ -212,6 +214,19 @@ def _lower_gated(
 ) -> list[View]:
     x, matrix = inputs
     return [lowering.gated_linear(x, _matrix(use, matrix), use.attribute("act", "silu"))]
+
+
+def _infer_embed(use: Use) -> list[Fact]:
+    w, indices = use.fact(0), use.fact(1)
+    if indices.is_float or w.rank != 2:
+        raise use.failure("its indices are no whole numbers, or it has no matrix.")
+    return [Fact(w.dtype, (*indices.shape, w.shape[1]))]
+
+
+def _lower_embed(
+    lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
+) -> list[View]:
+    return [lowering.embed(inputs[1], _matrix(use, inputs[0]))]
 
 
 def _infer_attention(use: Use) -> list[Fact]:
@@ -251,9 +266,20 @@ OPERATORS = (
         range(2, 4),
     ),
     Operator("Einsum", _infer_einsum, _lower_einsum, frozenset({"equation"}), range(1, 3)),
-    Operator(f"{OWN}.Linear", _infer_linear, _lower_linear, inputs=range(2, 5), opsets=_OWN),
     Operator(
-        f"{OWN}.GatedLinear", _infer_gated, _lower_gated, frozenset({"act"}), range(2, 3), _OWN
+        f"{OWN}.Linear", _infer_linear, _lower_linear, inputs=range(2, 5), opsets=_OWN, quantized=1
+    ),
+    Operator(
+        f"{OWN}.GatedLinear",
+        _infer_gated,
+        _lower_gated,
+        frozenset({"act"}),
+        range(2, 3),
+        _OWN,
+        quantized=1,
+    ),
+    Operator(
+        f"{OWN}.Embed", _infer_embed, _lower_embed, inputs=range(2, 3), opsets=_OWN, quantized=0
     ),
     Operator(
         f"{OWN}.Attention",

@@ -9,6 +9,7 @@ from engine.graph.passes.folding import fold_known
 from engine.graph.passes.gelu import fuse_gelu
 from engine.graph.passes.linear import fuse_bias, fuse_qkv, make_linear
 from engine.graph.passes.norm import fuse_layer_norm, fuse_rms_norm
+from engine.graph.passes.quantized import take_quantized
 from engine.graph.passes.swiglu import fuse_silu, fuse_swiglu
 
 # In this order: what later ones look for is what earlier ones make.
@@ -19,6 +20,7 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
     "RMS normalization": fuse_rms_norm,
     "GELU": fuse_gelu,
     "SiLU": fuse_silu,
+    "quantized matrices": take_quantized,
     "products with constants": make_linear,
     "biases and residuals": fuse_bias,
     "attention": fuse_attention,

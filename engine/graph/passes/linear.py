@@ -96,13 +96,12 @@ def stacked(finder: Finder, name: str, parts: Sequence[str]) -> Constant | None:
     """Constants below each other; None if they do not fit."""
     import numpy as np
 
-    found = [finder.constant(part) for part in parts]
-    arrays: list[Any] = [c.array for c in found if c and c.array is not None and not c.value]
-    if len(arrays) < len(parts) or len({(a.shape[1:], a.dtype) for a in arrays}) > 1:
+    found = [c for part in parts if (c := finder.constant(part)) and not c.value]
+    arrays: list[Any] = [c.array for c in found if c.array is not None]
+    if len(arrays) < len(parts) or len({(c.shape[1:], c.quant) for c in found}) > 1:
         return None
-    joined = np.concatenate(arrays)
-    first = found[0]
-    return Constant(name, first.dtype if first else "f32", joined.shape, array=joined)
+    joined, rows = np.concatenate(arrays), sum(c.shape[0] for c in found)
+    return replace(found[0], name=name, shape=(rows, *found[0].shape[1:]), array=joined)
 
 
 def fuse_qkv(graph: Graph) -> Graph:

@@ -87,8 +87,11 @@ def dtype_name(number: int) -> str:
     return "f32" if name in FLOATS else name
 
 
-def stored(array: Any, name: str) -> Any:
-    """Elements as the data has them: f32 or i32, in a row."""
+def stored(constant: Constant) -> Any:
+    """Elements as the data has them: f32 or i32 in a row, or blocks."""
+    array, name = constant.array, constant.name
+    if constant.quant != "F32":
+        return np.ascontiguousarray(array).reshape(-1)
     if array.dtype.kind not in "iub":
         return np.ascontiguousarray(array, np.float32).reshape(-1)
     if array.size and (array.min() < -(2**31) or array.max() >= 2**31):

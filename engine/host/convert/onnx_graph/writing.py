@@ -33,7 +33,7 @@ def write_data(graph: Graph, path: Path) -> Graph:
             if constant.value:
                 constants[name] = replace(constant, array=None)
                 continue
-            data = stored(constant.array, name)
+            data = stored(constant)
             place = replace(constant, array=None, start=file.tell(), nbytes=data.nbytes)
             constants[name] = place
             data.tofile(file)
