@@ -4,6 +4,7 @@ override M: u32;
 override N: u32;
 override HEADS: u32;  // of the inner axis in front
 override SCALE: f32;
+override GUARDED: u32;
 override Q_AT: i32;
 override Q0: i32;
 override Q1: i32;
@@ -51,6 +52,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       sum[d] = sum[d] * kept + weight * v[v_base + n * V2 + d * V3];
     }
   }
+  if (GUARDED == 1u && total == 0.0) { total = 1.0; }
   let y_base = Y_AT + outer * Y0 + head * Y1 + row * Y2;
   for (var d = 0; d < i32(VALUES); d++) { y[y_base + d * Y3] = sum[d] / total; }
 }

@@ -100,6 +100,7 @@ fn result(at: Index) -> u32 {
     }
     case 21u: { return bitcast<u32>(f32(i)); }
     case 22u: { return bitcast<u32>(i32(x)); }
+    case 23u: { return truth((a_bits & 0x7fffffffu) > 0x7f800000u); }
     case 40u, 41u, 42u, 43u, 44u: {
       if (INTEGER == 1u) { return truth(compared(select(0, 1, i > j) - select(0, 1, i < j))); }
       return truth(compared(select(0, 1, x > y) - select(0, 1, x < y)));

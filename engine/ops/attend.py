@@ -18,10 +18,19 @@ WORKGROUP = 64
 WIDEST = 256  # elements of a query that a thread keeps
 
 
-def attend(b: PlanBuilder, q: View, k: View, v: View, mask: View | None, scale: float) -> View:
+def attend(
+    b: PlanBuilder,
+    q: View,
+    k: View,
+    v: View,
+    mask: View | None,
+    scale: float,
+    guarded: bool = False,
+) -> View:
     """``softmax(scale * q @ k.T + mask) @ v``: q (..., H, M, D), k (..., H, N, D),
     v (..., H, N, E), mask f32 broadcast to (..., H, M, N) -> (..., H, M, E), which lies as
-    (..., M, H, E): that is what comes next."""
+    (..., M, H, E): that is what comes next. A query that sees no key has no result, or, if
+    ``guarded``, zeros."""
     (*front, m, width), n, values = q.shape, k.shape[-2], v.shape[-1]
     if max(width, values) > WIDEST:
         raise OctavoError("graph.operator", f"Heads of more than {WIDEST} are not supported.")
@@ -42,6 +51,7 @@ def attend(b: PlanBuilder, q: View, k: View, v: View, mask: View | None, scale: 
         raise OctavoError("gpu.limits", f"Attention of {count} heads is too much at once.")
     sizes = batched["q"].shape[:-2]
     overrides: dict[str, int | float] = {"M": m, "N": n, "HEADS": sizes[-1], "SCALE": scale}
+    overrides["GUARDED"] = int(guarded)
     for name, view in batched.items():
         overrides |= {f"{name.upper()}{i}": s for i, s in enumerate(view.layout.strides)}
         overrides[f"{name.upper()}_AT"] = view.layout.offset
@@ -63,8 +73,11 @@ def attend(b: PlanBuilder, q: View, k: View, v: View, mask: View | None, scale: 
         scores = np.matmul(rows, keys.swapaxes(-1, -2)) * np.float32(scale)
         if mask:
             scores = scores + elements_of(a["mask"], batched["mask"].layout)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            weights /= weights.sum(axis=-1, keepdims=True)
+        if guarded:
+            weights = np.nan_to_num(weights)
         elements_of(a["y"], batched["y"].layout)[...] = np.matmul(weights, items)
 
     tensors: dict[str, Tensor] = {name: view.tensor for name, view in batched.items()}

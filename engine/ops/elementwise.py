@@ -120,6 +120,7 @@ FUNCTIONS: dict[str, Function] = {
     "truth": Function(20, lambda x: x != 0),
     "to_float": Function(21, lambda x: x.astype("f4")),
     "to_int": Function(22, lambda x: x.clip(-(2**31), 2**31 - 128).astype("i4")),
+    "is_nan": Function(23, _np("isnan")),
     "add": Function(30, _np("add")),
     "sub": Function(31, _np("subtract")),
     "mul": Function(32, _np("multiply")),

@@ -392,6 +392,33 @@ def test_scatter(tmp_path: Path) -> None:
     check(tmp_path, *node_model("ScatterND", [x, whole(0, 2), floats(0, 2)]))
 
 
+def test_gather_by_several_indices(tmp_path: Path) -> None:
+    x = floats(3, 4, 5)
+    for places in (
+        whole(2, 1, low=-3, high=3),
+        whole(2, 3, 2, low=-3, high=3),
+        whole(3, low=0, high=3),
+    ):
+        check(tmp_path, *node_model("GatherND", [x, places]))
+    batches = whole(3, 2, 1, low=-4, high=4)
+    check(tmp_path, *node_model("GatherND", [x, batches], batch_dims=1))
+    batches = whole(3, 4, 1, low=-5, high=5)
+    check(tmp_path, *node_model("GatherND", [x, batches], batch_dims=2))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_gather_elements(tmp_path: Path, axis: int) -> None:
+    x = floats(3, 4, 5)
+    check(tmp_path, *node_model("GatherElements", [x, whole(2, 3, 4, low=-3, high=3)], axis=axis))
+    check(tmp_path, *node_model("GatherElements", [x, whole(1, 1, 1, low=0, high=3)], axis=axis))
+    check(tmp_path, *node_model("GatherElements", [x, whole(0, 3, 4)], axis=axis))
+
+
+def test_is_nan(tmp_path: Path) -> None:
+    x = np.array([1, np.nan, np.inf, -np.inf, -np.nan], np.float32)
+    check(tmp_path, *node_model("IsNaN", [x]))
+
+
 def test_sizes(tmp_path: Path) -> None:
     check(tmp_path, *node_model("Shape", [floats(2, 0, 3)]))
     check(tmp_path, *node_model("Shape", [floats(2, 4, 3)], start=-2))

@@ -99,7 +99,7 @@ def gelu_tanh(s: Sketch, x: str) -> str:
     return s.op("Mul", s.op("Mul", s.array(0.5), x), gate)
 
 
-def attention(s: Sketch, x: str, heads: int = 4, mask: str = "") -> str:
+def attention(s: Sketch, x: str, heads: int = 4, mask: str = "", guarded: bool = False) -> str:
     def split(perm: tuple[int, ...]) -> str:
         shape = s.array([0, 0, heads, 64 // heads], np.int64)
         return s.op(
@@ -109,7 +109,10 @@ def attention(s: Sketch, x: str, heads: int = 4, mask: str = "") -> str:
     q, k, v = split((0, 2, 1, 3)), split((0, 2, 3, 1)), split((0, 2, 1, 3))
     scores = s.op("Div", s.op("MatMul", q, k), s.array(4.0))
     scores = s.op("Add", scores, mask) if mask else scores
-    mixed = s.op("MatMul", s.op("Softmax", scores, axis=-1), v)
+    weights = s.op("Softmax", scores, axis=-1)
+    if guarded:
+        weights = s.op("Where", s.op("IsNaN", weights), s.array(0.0), weights)
+    mixed = s.op("MatMul", weights, v)
     shape = s.array([0, 0, 64], np.int64)
     return s.op("Reshape", s.op("Transpose", mixed, perm=(0, 2, 1, 3)), shape)
 
@@ -197,6 +200,22 @@ def test_attention_with_a_mask(tmp_path: Path) -> None:
     mask = s.op("Trilu", s.op("ConstantOfShape", shape, value=value), s.array(1, np.int64))
     found = check(s.model(attention(s, "x", mask=mask)), tmp_path)
     assert found.count("Attention") == 1 and "Softmax" not in found
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_queries_that_see_no_key(tmp_path: Path, guarded: bool) -> None:
+    s = Sketch()
+    mask = np.zeros((1, 1, 5, 5), np.float32)
+    mask[..., 2, :] = -np.inf
+    mask[..., 3, 1:] = -np.inf
+    y = attention(s, "x", mask=s.array(mask), guarded=guarded)
+    model = s.model(y)
+    graph = simplified(opened(model, tmp_path))
+    assert "Softmax" not in ops(graph) and "IsNaN" not in ops(graph)
+    read, data = as_read(graph, tmp_path)
+    (got,), (want,) = computed(read, data, feeds()), wanted(model, feeds())
+    assert np.isnan(want).any() != guarded
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def test_softmax_over_another_axis_is_no_attention(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from engine.ops.view import View
 if TYPE_CHECKING:
     from engine.graph.lowering import Lowering
 
-BOOLEAN = ("equal", "less", "less_equal", "greater", "greater_equal", "and", "or", "xor", "not")
+COMPARISONS = ("equal", "less", "less_equal", "greater", "greater_equal")
+BOOLEAN = (*COMPARISONS, "and", "or", "xor", "not", "is_nan")
 
 
 def _infer(name: str, compute: Callable[..., Any]) -> Callable[[Use], list[Fact]]:
@@ -107,6 +108,7 @@ _UNARY: dict[str, tuple[str, Callable[..., Any]]] = {
     "Reciprocal": ("reciprocal", lambda x: 1 / x),
     "Sign": ("sign", _unknown),
     "Not": ("not", lambda x: not x),
+    "IsNaN": ("is_nan", lambda x: x != x),
 }
 _BINARY: dict[str, tuple[str, Callable[..., Any]]] = {
     "Add": ("add", lambda a, b: a + b),

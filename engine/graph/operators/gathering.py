@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from engine.graph.axes import Expression, concrete, is_concrete
 from engine.graph.known import LIMIT, Known
 from engine.graph.operator import Fact, Operator, Use
-from engine.ops.elementwise import elementwise
+from engine.ops.elementwise import elementwise, reshaped
 from engine.ops.gather import gather, scatter
+from engine.ops.layout import Layout
 from engine.ops.rows import reduce
 from engine.ops.view import View
 
@@ -83,20 +84,92 @@ def _lower_scatter(
     if not updates.elements:
         return [y]
     depth = indices.shape[-1]
-    sizes, strides = x.shape[:depth], y.layout.strides[:depth]
-    inner = prod(x.shape[depth:])
-    # A place is the sum of indices times strides, in units of what one index names.
-    length = lowering.known(Known("i64", (depth,), sizes))
-    front = elementwise(b, "mod", [indices, length], indices.shape, "i32")
-    factor = lowering.known(Known("i64", (depth,), tuple(s // inner for s in strides)))
-    scaled = elementwise(b, "mul", [front, factor], indices.shape, "i32")
-    places = reduce(b, "sum", scaled, [len(indices.shape) - 1])
-    scatter(b, y, places, updates, inner)
+    places = _places(lowering, indices, x.shape[:depth])
+    scatter(b, y, places, updates, prod(x.shape[depth:]))
     return [y]
+
+
+def _places(lowering: Lowering, indices: View, sizes: Sequence[int]) -> View:
+    """Numbers of entries of an array of ``sizes`` by their indices, which lie in the last axis;
+    negative ones count from the end."""
+    b, depth = lowering.b, len(sizes)
+    length = lowering.known(Known("i64", (depth,), tuple(sizes)))
+    front = elementwise(b, "mod", [indices, length], indices.shape, "i32")
+    if depth == 1:
+        return front.with_layout(front.layout.squeezed([len(indices.shape) - 1]))
+    strides = Layout.of(sizes).strides
+    factor = lowering.known(Known("i64", (depth,), strides))
+    scaled = elementwise(b, "mul", [front, factor], indices.shape, "i32")
+    return reduce(b, "sum", scaled, [len(indices.shape) - 1])
+
+
+def _counted(lowering: Lowering, places: View, axis: int, step: int) -> View:
+    """Places of entries, those that are further along an axis ``step`` more for each."""
+    count = places.shape[axis]
+    shape = tuple(count if i == axis else 1 for i in range(len(places.shape)))
+    along = lowering.known(Known("i64", shape, tuple(i * step for i in range(count))))
+    return elementwise(lowering.b, "add", [places, along], places.shape, "i32")
+
+
+def _infer_gather_nd(use: Use) -> list[Fact]:
+    x, indices, batch = use.fact(0), use.fact(1), use.attribute("batch_dims", 0)
+    depth = indices.shape[-1] if indices.rank else 0
+    fits = isinstance(depth, int) and 0 <= batch < min(x.rank, indices.rank)
+    if indices.is_float or not fits or not 1 <= depth <= x.rank - batch:
+        raise use.failure("its indices do not fit.")
+    for a, b in zip(x.shape[:batch], indices.shape[:batch], strict=True):
+        use.check_same(a, b, "the sizes of batches")
+    return [Fact(x.dtype, (*indices.shape[:-1], *x.shape[batch + depth :]))]
+
+
+def _lower_gather_nd(
+    lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
+) -> list[View]:
+    b, (x, indices), batch = lowering.b, inputs, use.attribute("batch_dims", 0)
+    depth = indices.shape[-1]
+    sizes = x.shape[batch : batch + depth]
+    places = _places(lowering, indices, sizes)
+    for axis in range(batch):
+        step = prod(x.shape[axis + 1 : batch]) * prod(sizes)
+        places = _counted(lowering, places, axis, step)
+    rows = reshaped(b, x, (prod(x.shape[: batch + depth]), *x.shape[batch + depth :]))
+    return [gather(b, rows, places, 0)]
+
+
+def _infer_gather_elements(use: Use) -> list[Fact]:
+    x, indices = use.fact(0), use.fact(1)
+    if indices.is_float or indices.rank != x.rank:
+        raise use.failure("its indices do not fit.")
+    use.axis(0, x.rank)
+    return [Fact(x.dtype, indices.shape)]
+
+
+def _lower_gather_elements(
+    lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
+) -> list[View]:
+    b, (x, indices), axis = lowering.b, inputs, use.axis(0, len(inputs[0].shape))
+    strides = Layout.of(x.shape).strides
+    length, step = (lowering.known(Known("i64", (), (n,))) for n in (x.shape[axis], strides[axis]))
+    front = elementwise(b, "mod", [indices, length], indices.shape, "i32")
+    places = elementwise(b, "mul", [front, step], indices.shape, "i32")
+    for other, stride in enumerate(strides):
+        if other != axis and indices.shape[other] > 1:
+            places = _counted(lowering, places, other, stride)
+    return [gather(b, reshaped(b, x, (x.elements,)), places, 0)]
 
 
 OPERATORS = (
     Operator("Gather", _infer_gather, _lower_gather, frozenset({"axis"}), range(2, 3)),
+    Operator(
+        "GatherND", _infer_gather_nd, _lower_gather_nd, frozenset({"batch_dims"}), range(2, 3)
+    ),
+    Operator(
+        "GatherElements",
+        _infer_gather_elements,
+        _lower_gather_elements,
+        frozenset({"axis"}),
+        range(2, 3),
+    ),
     Operator(
         "ScatterND",
         _infer_scatter,

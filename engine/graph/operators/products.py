@@ -252,7 +252,8 @@ def _lower_attention(
         rank = len(k.shape)
         k = k.with_layout(k.layout.permuted((*range(rank - 2), rank - 1, rank - 2)))
     scale = use.attribute("scale", 1.0)
-    return [attend(lowering.b, q, k, v, mask[0] if mask else None, scale)]
+    guarded = bool(use.attribute("guarded", 0))
+    return [attend(lowering.b, q, k, v, mask[0] if mask else None, scale, guarded)]
 
 
 _OWN = range(1, 2)  # versions
@@ -285,7 +286,7 @@ OPERATORS = (
         f"{OWN}.Attention",
         _infer_attention,
         _lower_attention,
-        frozenset({"scale", "transposed"}),
+        frozenset({"scale", "transposed", "guarded"}),
         range(3, 5),
         _OWN,
     ),

@@ -18,8 +18,8 @@ def fuse_attention(graph: Graph) -> Graph:
 def _attention(finder: Finder, node: Node) -> Change | None:
     if node.op != "MatMul":
         return None
-    weights = finder.maker(node.inputs[0], "Softmax")
-    if not weights or not finder.alone(node.inputs[0]) or not _over_last(finder, weights):
+    weights, guarded = _weights(finder, node.inputs[0])
+    if not weights or not _over_last(finder, weights):
         return None
     scores, mask, scale = weights.inputs[0], "", 1.0
     found = _masked(finder, scores)
@@ -46,7 +46,26 @@ def _attention(finder: Finder, node: Node) -> Change | None:
         return None
     inputs = (q, k, v, *([mask] if mask else []))
     attributes: dict[str, Any] = {"scale": scale, "transposed": int(swapped)}
+    attributes |= {"guarded": 1} if guarded else {}
     return Change(Node(node.name, f"{OWN}.Attention", inputs, node.outputs, attributes))
+
+
+def _weights(finder: Finder, name: str) -> tuple[Node | None, bool]:
+    """The softmax that makes a value that only this node reads; and whether what is no number in it
+    is put to zero, as it is for a query that sees no key."""
+    softmax, chosen = finder.maker(name, "Softmax"), finder.maker(name, "Where")
+    if not finder.alone(name):
+        return None, False
+    if not chosen:
+        return softmax, False
+    inner = chosen.inputs[2]
+    softmax, test = finder.maker(inner, "Softmax"), finder.maker(chosen.inputs[0], "IsNaN")
+    if not test or test.inputs != (inner,) or finder.scalar(chosen.inputs[1]) != 0:
+        return None, False
+    readers = {id(reader) for reader in finder.readers[inner]}
+    if readers != {id(test), id(chosen)} or inner in finder.graph.outputs:
+        return None, False
+    return softmax, True
 
 
 def _over_last(finder: Finder, softmax: Node) -> bool:
