@@ -22,7 +22,13 @@ from tests.graphs import as_read, computed, wanted
 GOLDEN = ROOT / "tests/golden"
 VOCABULARY = 40
 # Dispatches at a batch of 2 and 16 tokens, before and after the passes.
-DISPATCHES = {"onnx_bert": (65, 22), "onnx_llama": (70, 39), "onnx_qwen2": (69, 35)}
+DISPATCHES = {
+    "onnx_bert": (65, 22),
+    "onnx_llama": (70, 39),
+    "onnx_qwen2": (69, 35),
+    "onnx_dynamo_bert": (48, 27),
+    "onnx_dynamo_llama": (68, 34),
+}
 
 
 def feeds_of(graph: Graph, batch: int, sequence: int) -> dict[str, np.ndarray]:
