@@ -29,7 +29,7 @@ LAYERS = [
     ["prompt", "kv"],
     ["chat", "reasoning"],
     ["sandbox"],
-    ["stops", "templates"],
+    ["stops", "templates", "embedding"],
     ["models", "graph"],
     ["backends"],
     ["ops"],

@@ -172,16 +172,20 @@ class Lowering:
     def input(self, name: str) -> Tensor:
         """The tensor that the caller writes."""
         fact = self.facts[name]
-        tensor = Tensor(f"input.{name}", _ints(fact), device_dtype(fact.dtype), "state")
+        tensor = self._state(f"input.{name}", _ints(fact), device_dtype(fact.dtype))
         self.views[name] = whole(tensor)
         return tensor
 
     def output(self, name: str) -> Tensor:
         """A tensor that the caller reads, with a copy of a value."""
         view = self.views[name]
-        tensor = Tensor(f"output.{name}", view.shape, view.dtype, "state")
+        tensor = self._state(f"output.{name}", view.shape, view.dtype)
         apply(self.b, "copy", [view], whole(tensor))
         return tensor
+
+    def _state(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        """A tensor of this plan that outlives a run of it."""
+        return Tensor(f"{self.b.name}.{name}", shape, dtype, "state")
 
     def view(self, name: str) -> View:
         """A value: computed by calls so far, or known."""
@@ -197,7 +201,7 @@ class Lowering:
         dtype = device_dtype(known.dtype)
         key = f"{dtype} {data.hex()}"
         if key not in self.written:
-            tensor = Tensor(f"known.{len(self.written)}", (len(known.data),), dtype, "state")
+            tensor = self._state(f"known.{len(self.written)}", (len(known.data),), dtype)
             self.written[key] = tensor, data
         return whole(self.written[key][0], known.shape)
 
