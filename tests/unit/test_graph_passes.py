@@ -260,3 +260,10 @@ def test_every_pass_alone_changes_no_result(tmp_path: Path, name: str) -> None:
     graph, data = as_read(PASSES[name](opened(model, tmp_path)), tmp_path)
     (got,), (want,) = computed(graph, data, feeds()), wanted(model, feeds())
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_product_that_is_read_twice_is_computed_once(tmp_path: Path) -> None:
+    s = Sketch()
+    product = s.op("MatMul", "x", s.random(64, 64))
+    y, z = s.op("Add", product, s.random(64)), s.op("Mul", product, s.array(2.0))
+    assert check(s.model(y, z), tmp_path).count("Linear") == 1
