@@ -17,7 +17,7 @@ LAYERS = [
     ["engine", "remote"],
     ["raw"],
     ["measuring", "unfinished", "request"],
-    ["answer", "resident"],
+    ["answer", "resident", "encoder"],
     ["recovery"],
     ["loader"],
     ["browser", "header"],

@@ -130,7 +130,7 @@ WRONG: dict[str, tuple[Change, str, str]] = {
     "expanded to 2^40": (
         lambda g: (
             g["nodes"][1].update(op="Expand")
-            or g["constants"][1].update(shape=[3], values=[1 << 20, 1 << 20, 32])
+            or g["constants"][1].update(shape=[3], values=[1 << 35, 3, 32])
         ),
         "graph.invalid",
         "Expand 'the_Reshape'",

@@ -12,6 +12,7 @@ from engine.graph.lowering import Recording, record
 from engine.graph.model import Graph
 from engine.graph.passes import PASSES
 from engine.host import shards
+from engine.host.convert.onnx_graph.encoder import encoder_of
 from engine.host.convert.onnx_graph.source import open_onnx
 from engine.host.convert.onnx_graph.writing import write
 from engine.host.convert.results import results
@@ -44,7 +45,7 @@ def convert_graph(source: Path, destination: Path) -> Path:
     about = shards.About(name, name, f"{name}.onnx", source.name, "")
     with results(destination, name) as (folder,):
         check_room(destination, 2 * sum(4 * c.array.size for c in small.constants.values()))
-        write(small, folder, about)
+        write(small, folder, about, encoder_of(source, small))
     size = sum(path.stat().st_size for path in (destination / name).glob("*.bin"))
     print(f"{megabytes(size)}, {time.monotonic() - started:.1f} s", flush=True)
     return destination / name

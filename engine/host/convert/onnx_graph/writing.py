@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from engine.graph.model import Constant, Graph
 from engine.graph.reading import ALIGN, graph_to_wire, read_graph
@@ -13,14 +15,17 @@ from engine.host.convert.onnx_graph.tensors import stored
 DATA = "data.part"
 
 
-def write(graph: Graph, folder: Path, about: shards.About) -> Graph:
-    """Writes `graph` into `folder` as shards and a manifest; returns it as the tab reads it."""
+def write(
+    graph: Graph, folder: Path, about: shards.About, more: Mapping[str, Any] | None = None
+) -> Graph:
+    """Writes `graph` into `folder` as shards and a manifest, which has the fields `more` too;
+    returns it as the tab reads it."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / DATA
     placed = write_data(graph, data)
     wire = graph_to_wire(placed)
     read = read_graph(wire, data.stat().st_size)
-    shards.cut_unpinned(data, folder, about, extra={"graph": wire})
+    shards.cut_unpinned(data, folder, about, extra={"graph": wire, **(more or {})})
     data.unlink()
     return read
 
