@@ -20,6 +20,8 @@ from engine.errors import OctavoError, shown
 
 MAX_TEXT = 1000  # characters of an expression
 MAX_TERMS = 64
+MAX_DEGREE = 16
+MAX_FACTOR = 1 << 64
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
@@ -124,12 +126,18 @@ def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
 def _size(total: Mapping[Monomial, int]) -> Size:
     """The sum of terms, as an int if it has no axis."""
     left = {monomial: factor for monomial, factor in total.items() if factor}
-    if len(left) > MAX_TERMS:
+    if len(left) > MAX_TERMS or any(map(_is_too_large, left.items())):
         raise UndeterminedError
     if not left.keys() - {()}:
         return left.get((), 0)
     # Products first, the number last.
     return Expression(tuple(sorted(left.items(), key=lambda term: (-len(term[0]), term[0]))))
+
+
+def _is_too_large(term: tuple[Monomial, int]) -> bool:
+    """Whether a term is none of a shape: a graph may square what is squared, again and again."""
+    monomial, factor = term
+    return len(monomial) > MAX_DEGREE or abs(factor) > MAX_FACTOR
 
 
 def _term_text(monomial: Monomial, factor: int) -> str:

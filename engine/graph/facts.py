@@ -9,9 +9,11 @@ from engine.errors import OctavoError
 from engine.graph.axes import Size, UndeterminedError, axes_of, axis, product, value_of
 from engine.graph.known import Known
 from engine.graph.model import CONTRIB, OWN, Graph, Node, failure
-from engine.graph.operator import Fact, Operator, Use, fact_of
+from engine.graph.operator import MAX_RANK, Fact, Operator, Use, fact_of
 from engine.graph.operators import OPERATORS
-from engine.graph.reading import MAX_ELEMENTS, MAX_RANK
+from engine.graph.reading import MAX_ELEMENTS
+
+MOST_KNOWN = 1 << 20  # elements that the arithmetic of shapes may make in all
 
 
 def axes_in(graph: Graph) -> tuple[str, ...]:
@@ -54,6 +56,7 @@ def infer(graph: Graph, sizes: Mapping[str, Size] | None = None) -> dict[str, Fa
             reason = f"The input {value.name!r} has {elements} elements, too many."
             raise OctavoError("graph.invalid", reason)
         facts[value.name] = Fact(value.dtype, shape)
+    spent = 0
     for node in graph.nodes:
         operator, opset = operator_of(graph, node)
         if symbolic and any(name and name not in facts for name in node.inputs):
@@ -71,6 +74,9 @@ def infer(graph: Graph, sizes: Mapping[str, Size] | None = None) -> dict[str, Fa
         for name, fact in zip(node.outputs, found, strict=False):
             if name:
                 facts[name] = _checked(node, fact)
+                spent += len(fact.value.data) if fact.value else 0
+        if spent > MOST_KNOWN:
+            raise failure(node, "there is too much to compute before anything runs.")
         for name in node.outputs[len(found) :]:
             if name:
                 reason = f"the output {name!r} is not supported."

@@ -17,7 +17,7 @@ from typing import Any
 from engine.graph.axes import Expression, UndeterminedError
 from engine.ops.layout import Layout
 
-LIMIT = 1 << 16  # elements; what is larger is computed on the device
+LIMIT = 1 << 14  # elements; what is larger is computed on the device
 FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 INTEGER_BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "u8": 8, "u16": 16, "u32": 32, "u64": 64}
 

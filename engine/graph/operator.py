@@ -11,6 +11,7 @@ from engine.graph.axes import Shape, Size, UndeterminedError, product, same
 from engine.graph.known import FLOATS, Known
 from engine.graph.model import Node, failure
 
+MAX_RANK = 8
 if TYPE_CHECKING:
     from engine.graph.lowering import Lowering
     from engine.ops.view import View

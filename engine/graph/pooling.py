@@ -27,7 +27,6 @@ def mean_pooling(graph: Graph) -> Graph:
         "ahead": Known("i64", (1,), (2,)),
         "tokens": Known("i64", (1,), (1,)),
         "inside": Known("i64", (1,), (-1,)),
-        "one": Known("f32", (), (1.0,)),
         "tiny": Known("f32", (), (1e-12,)),
     }
     constants = {
@@ -41,12 +40,11 @@ def mean_pooling(graph: Graph) -> Graph:
         return output
 
     mask = op("Unsqueeze", op("Cast", MASK, to=1), "pooling.ahead")
+    # The sum points where the mean does, and its length is not kept.
     total = op("ReduceSum", op("Mul", graph.outputs[0], mask), "pooling.tokens", keepdims=0)
-    count = op("Max", op("ReduceSum", mask, "pooling.tokens", keepdims=0), "pooling.one")
-    mean = op("Div", total, count)
-    square = op("ReduceSum", op("Mul", mean, mean), "pooling.inside", keepdims=1)
+    square = op("ReduceSum", op("Mul", total, total), "pooling.inside", keepdims=1)
     length = op("Max", op("Sqrt", square), "pooling.tiny")
-    nodes.append(Node(EMBEDDING, "Div", (mean, length), (EMBEDDING,)))
+    nodes.append(Node(EMBEDDING, "Div", (total, length), (EMBEDDING,)))
     return replace(
         graph,
         outputs=(EMBEDDING,),

@@ -10,10 +10,10 @@ from engine.errors import OctavoError, shown
 from engine.graph.axes import parse_size, sign
 from engine.graph.known import FLOATS, LIMIT, Known
 from engine.graph.model import DTYPES, Attribute, Constant, Graph, Node, Value, failure, ordered
+from engine.graph.operator import MAX_RANK
 from engine.weights.quants import QUANTS, block_bytes
 
 MAX_NODES = 100_000
-MAX_RANK = 8
 MAX_NAME = 1000  # characters
 MAX_ELEMENTS = 1 << 31  # of a tensor
 ALIGN = 32  # bytes; where tensors begin in the data

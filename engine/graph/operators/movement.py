@@ -18,7 +18,7 @@ from engine.graph.axes import (
     sign,
 )
 from engine.graph.known import LIMIT, Known, cast
-from engine.graph.operator import Fact, Operator, Use
+from engine.graph.operator import MAX_RANK, Fact, Operator, Use
 from engine.ops.elementwise import apply, contiguous, reshaped
 from engine.ops.layout import Layout
 from engine.ops.view import View, new_view
@@ -63,6 +63,8 @@ def _transpose(use: Use, x: Layout) -> list[Layout]:
 
 def _unsqueeze(use: Use, x: Layout) -> list[Layout]:
     given = use.ints(1) if use.has(1) else use.attribute("axes", ())
+    if len(given) > MAX_RANK:
+        raise use.failure(f"it adds {len(given)} axes, more than {MAX_RANK}.")
     axes = [use.from_front(axis, len(x.shape) + len(given)) for axis in given]
     if len(set(axes)) < len(axes):
         raise use.failure("an axis is named twice.")
@@ -129,9 +131,9 @@ def _split(use: Use, x: Layout) -> list[Layout]:
     size = x.shape[axis]
     sizes = use.ints(1) if use.has(1) else use.attribute("split", ())
     if not sizes:
-        count = use.attribute("num_outputs", len(use.node.outputs))
-        if count < 1:
-            raise use.failure("it has no outputs.")
+        count = len(use.node.outputs)
+        if count < 1 or use.attribute("num_outputs", count) != count:
+            raise use.failure("it has not as many outputs as it says.")
         each = size // count if isinstance(size, Expression) else -(-size // count)
         sizes = (*[each] * (count - 1), size - each * (count - 1))
     use.check_same(sum(sizes), size, "the length of an axis, and those of its parts together,")

@@ -14,6 +14,7 @@ from engine.graph.operator import Fact, Operator, Use, fact_of
 from engine.ops.view import View
 
 SIZES = f"{OWN}.Sizes"
+LONGEST_RANGE = 1 << 16
 if TYPE_CHECKING:
     from engine.graph.lowering import Lowering
 
@@ -85,7 +86,7 @@ def _infer_range(use: Use) -> list[Fact]:
             return [Fact(dtype, (limit,))]
         raise UndeterminedError
     count = max(math.ceil((limit - start) / delta), 0)
-    if count > LIMIT:
+    if count > LONGEST_RANGE:
         raise use.unsupported(f"a range of {count} elements is too long.")
     return [fact_of(vector([start + i * delta for i in range(count)], dtype))]
 
