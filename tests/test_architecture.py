@@ -14,7 +14,7 @@ ENGINE = ROOT / "engine"
 LAYERS = [
     ["worker"],
     ["service"],
-    ["engine", "remote"],
+    ["engine", "remote", "encoders"],
     ["raw"],
     ["measuring", "unfinished", "request"],
     ["answer", "resident", "encoder"],

@@ -15,9 +15,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from engine.config import LoadConfig
 from engine.encoder import SentenceEncoder, load_encoder
+from engine.encoders import Encoders
 from engine.errors import OctavoError
 from engine.host.convert.onnx_graph.conversion import convert_graph
 from engine.host.local import LocalHost
+from engine.worker import Worker
 from tests.conftest import ROOT
 from tests.unit.test_embedding import expected
 
@@ -105,3 +107,65 @@ def test_manifests_that_are_wrong(folder: Path, change: dict[str, Any]) -> None:
 def test_without_a_tokenizer_there_is_no_encoder(tmp_path: Path) -> None:
     folder = convert_graph(BERT, tmp_path / "out")
     assert "encoder" not in json.loads((folder / "manifest.json").read_text())
+
+
+def ask(folder: Path, *messages: dict[str, Any]) -> list[dict[str, Any]]:
+    """The last replies of a worker to requests, which are asked one after another."""
+    replies: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        worker = Worker(FolderHost(folder), lambda text: replies.append(json.loads(text)))
+        for id, message in enumerate(messages):
+            worker.handle(json.dumps({"id": id, **message}))
+            while not any(r["id"] == id and r["kind"] in ("result", "error") for r in replies):
+                await asyncio.sleep(0)
+
+    asyncio.run(run())
+    return [r for r in replies if r["kind"] in ("result", "error")]
+
+
+def test_the_worker_embeds(folder: Path) -> None:
+    wanted = {"kind": "embed", "model": "e"}
+    one, many, gone, again = ask(
+        folder,
+        {**wanted, "input": "w3 w7"},
+        {**wanted, "input": ["w3 w7", "w1"]},
+        {"kind": "unload", "model": "e"},
+        {**wanted, "input": ["w1"]},
+    )
+    assert gone["kind"] == "result"
+    first, second = (entry["embedding"] for entry in many["value"]["data"])
+    assert one["value"]["data"][0]["embedding"] == first
+    assert again["value"]["data"][0]["embedding"] == second
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"model": "e"}, {"model": "e", "input": 3}, {"model": "e", "input": ["a", None]}],
+    ids=str,
+)
+def test_requests_without_what_they_need(folder: Path, fields: dict[str, Any]) -> None:
+    (reply,) = ask(folder, {"kind": "embed", **fields})
+    assert reply["error"]["code"] == "request.invalid"
+
+
+def test_a_request_is_stopped(folder: Path) -> None:
+    async def run() -> None:
+        encoders = Encoders(FolderHost(folder))
+        config = LoadConfig("e")
+        waiting = asyncio.ensure_future(
+            encoders.create(config, ["w1"], lambda *_: None, 1, lambda: True)
+        )
+        await asyncio.sleep(0)
+        assert encoders.stop(1) and not encoders.stop(2)
+        with pytest.raises(OctavoError) as caught:
+            await waiting
+        assert caught.value.code == "request.cancelled"
+        assert not encoders.is_loading
+        with pytest.raises(OctavoError) as caught:
+            await encoders.create(config, ["w1"], lambda *_: None, 1, lambda: False)
+        assert caught.value.code == "engine.busy"
+        answer = await encoders.create(config, ["w1"], lambda *_: None, 1, lambda: True)
+        assert len(answer["data"]) == 1
+
+    asyncio.run(run())
