@@ -16,6 +16,8 @@
  * Beyond OpenAI's shape: a stopped answer keeps its text and has finish_reason "cancelled"; the
  * think part of an answer is `reasoning_content`, in the message as in deltas; the field `octavo`
  * carries token ids and timing. `octavo.completions.create({ prompt })` goes on with a raw text.
+ * `octavo.embeddings.create({ model, input })` takes the address of an encoder that `convert` has
+ * made of an ONNX file.
  */
 
 import { CHAT, TEXT } from "./shapes.mjs";
@@ -54,6 +56,14 @@ import { VERSION } from "./worker/version.mjs";
  * @property {boolean} [tune] measure kernel variants: all (true), none (false), new ones (absent)
  * @property {number} [memory_bytes] on the device that all loaded models may take together: those
  *   that are there stay, or are swapped out until they are used. If absent, they are replaced
+ *
+ * @typedef {object} EmbeddingOptions
+ * @property {string} model address of an encoder's manifest; it is loaded when it is first asked
+ * @property {string | string[]} input
+ * @property {"auto" | "gpu" | "cpu"} [device]
+ * @property {AbortSignal} [signal]
+ *
+ * @typedef {import("../worker/protocol.mjs").Embeddings} Embeddings
  *
  * @typedef {{type: "text", text: string}} TextPart
  * @typedef {import("../worker/protocol.mjs").Message} PlainMessage
@@ -210,6 +220,7 @@ export class Octavo extends EventTarget {
       create: /** @type {CreateText} */ ((/** @type {any} */ options) =>
         this.#create(options, textFields, TEXT)),
     };
+    this.embeddings = { create: (/** @type {EmbeddingOptions} */ options) => this.#embed(options) };
     this.#start();
   }
 
@@ -327,6 +338,22 @@ export class Octavo extends EventTarget {
   async detokenize(ids, which = {}) {
     await this.#loaded();
     return (await this.#request("detokenize", { ...withKey(which), ids })).text;
+  }
+
+  /**
+   * @param {EmbeddingOptions} options
+   * @returns {Promise<Embeddings>}
+   */
+  async #embed({ signal, ...options }) {
+    if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
+    const id = this.#nextId++;
+    const stop = () => void this.#request("stop", { target: id }).catch(() => {});
+    signal?.addEventListener("abort", stop);
+    try {
+      return await this.#request("embed", withKey(options), undefined, id);
+    } finally {
+      signal?.removeEventListener("abort", stop);
+    }
   }
 
   /**

@@ -34,6 +34,8 @@ for await (const chunk of octavo.completions.create({ prompt: "Once", stream: tr
 const tokens = await octavo.tokenize("ship", { model: "any" });
 const areTokens: Same<typeof tokens, number[]> = true;
 const text: string = await octavo.detokenize(tokens);
+const embeddings = await octavo.embeddings.create({ model: "encoder/manifest.json", input: ["a"] });
+const vector: number[] = embeddings.data[0].embedding;
 const { models } = await octavo.models();
 const bytes: number = models[0].kept_bytes;
 const error = new OctavoError("internal", "It failed.");
