@@ -40,7 +40,7 @@ const { models } = await octavo.models();
 const bytes: number = models[0].kept_bytes;
 const error = new OctavoError("internal", "It failed.");
 const hint: string = error.hint;
-console.log(context, isContext, reason, ids, raw, areTokens, text, bytes, hint);
+console.log(context, isContext, reason, ids, raw, areTokens, text, bytes, hint, vector);
 
 // @ts-expect-error a device of another name
 await octavo.load({ device: "tpu" });
