@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from engine.backends.base import weights_of
 from engine.backends.cpu import CpuDevice
-from engine.graph.facts import axes_in
+from engine.graph.facts import axes_in, infer
 from engine.graph.lowering import Recording, constants_index, record
 from engine.graph.model import Graph
 from engine.graph.reading import graph_to_wire, read_graph
@@ -126,7 +126,5 @@ def as_input(array: np.ndarray) -> bytes:
 
 
 def _output_facts(graph: Graph, feeds: Arrays) -> dict[str, tuple[Any, bool]]:
-    from engine.graph.facts import infer
-
     facts = infer(graph, sizes_of(graph, feeds))
     return {name: (facts[name].shape, facts[name].is_float) for name in graph.outputs}

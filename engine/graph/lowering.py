@@ -24,7 +24,7 @@ from engine.ops.embed import embed
 from engine.ops.gate import Act
 from engine.ops.linear import gated_linear, linear
 from engine.ops.state import STEP, StepRecord
-from engine.ops.view import View, new_view, whole
+from engine.ops.view import View, whole
 from engine.plan import Call, DType, Plan, PlanBuilder, Tensor, Traits, Variant, Weight
 from engine.weights.gguf import GGUF, TensorInfo
 from engine.weights.quants import make_weight
@@ -205,6 +205,11 @@ class Lowering:
             self.written[key] = tensor, data
         return whole(self.written[key][0], known.shape)
 
+    def filled(self, fact: Fact, value: float) -> View:
+        """An output all of whose elements are the same."""
+        one = self.known(Known(fact.dtype, (), (value,)))
+        return one.with_layout(one.layout.expanded(_ints(fact)))
+
     def linear(self, x: View, w: Weight, bias: Weight | None, residual: View | None) -> View:
         """``x @ w.T + bias + residual`` by the kernels of language models: x (..., K), w (N, K),
         bias (N,) -> (..., N)."""
@@ -270,14 +275,3 @@ def _ints(fact: Fact) -> tuple[int, ...]:
     shape = tuple(size for size in fact.shape if isinstance(size, int))
     assert len(shape) == fact.rank
     return shape
-
-
-def empty(lowering: Lowering, fact: Fact) -> View:
-    """A new tensor for an output."""
-    return new_view(lowering.b, "value", _ints(fact), device_dtype(fact.dtype))
-
-
-def filled(lowering: Lowering, fact: Fact, value: float) -> View:
-    """An output all of whose elements are the same."""
-    one = lowering.known(Known(fact.dtype, (), (value,)))
-    return one.with_layout(one.layout.expanded(_ints(fact)))

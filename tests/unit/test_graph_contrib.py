@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,6 @@ def test_only_products_read_blocks(tmp_path: Path) -> None:
     onnx.save(model, path)
     graph = simplified(open_onnx(path))
     (node,) = graph.nodes
-    from dataclasses import replace
-
     hostile = replace(graph, nodes=(replace(node, op="Mul", inputs=(node.inputs[1],) * 2),))
     with pytest.raises(OctavoError, match="quantized"):
         record(hostile, {"x0_0": 3, "x0_1": 128}, Traits("webgpu"))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from engine.graph.lowering import record
@@ -93,8 +94,6 @@ def test_convert(
 
 
 def test_external_data(tmp_path: Path) -> None:
-    import onnx
-
     path = tmp_path / "model.onnx"
     model = onnx.load(GOLDEN / "onnx_bert.onnx")
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)

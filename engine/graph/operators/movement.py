@@ -19,7 +19,7 @@ from engine.graph.axes import (
 )
 from engine.graph.known import LIMIT, Known, cast
 from engine.graph.operator import MAX_RANK, Fact, Operator, Use
-from engine.ops.elementwise import apply, contiguous, reshaped
+from engine.ops.elementwise import apply, contiguous, elementwise, reshaped
 from engine.ops.layout import Layout
 from engine.ops.view import View, new_view
 
@@ -279,8 +279,6 @@ def _infer_trilu(use: Use) -> list[Fact]:
 def _lower_trilu(
     lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
 ) -> list[View]:
-    from engine.ops.elementwise import elementwise
-
     b, x = lowering.b, inputs[0]
     rows, columns = x.shape[-2:]
     k = use.ints(1)[0] if use.has(1) else 0

@@ -53,10 +53,8 @@ def multiplied(
     lowering: Lowering, x: View, w: View, left: Any, right: Any, batch: Any, scale: float = 1.0
 ) -> View:
     """The product of two inputs seen as matrices; one without anything to sum is zero."""
-    from engine.graph.lowering import filled
-
     if not left[-1]:
-        return filled(lowering, Fact("f32", (*batch, left[-2], right[-1])), 0.0)
+        return lowering.filled(Fact("f32", (*batch, left[-2], right[-1])), 0.0)
     x = _as_matrices(lowering, x, left)
     w = _as_matrices(lowering, w, right)
     if len(right) == 2 and len(left) > 2:

@@ -10,6 +10,7 @@ from engine.graph.axes import Expression, Shape
 from engine.graph.known import Known, cast
 from engine.graph.model import OWN
 from engine.graph.operator import Fact, Operator, Use
+from engine.ops.elementwise import elementwise
 from engine.ops.rows import normalization, reduce, softmax
 from engine.ops.view import View
 
@@ -55,13 +56,11 @@ def _reduction(op: str, name: str, opset: int) -> Operator:
     def lower(
         lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
     ) -> list[View]:
-        from engine.graph.lowering import filled
-
         x, axes = inputs[0], _axes(use)
         if not axes:
             return [x]
         if not x.elements:
-            return [filled(lowering, outputs[0], OF_NOTHING[name])]
+            return [lowering.filled(outputs[0], OF_NOTHING[name])]
         y = reduce(lowering.b, name, x, axes)
         kept = [axis for axis in axes if use.attribute("keepdims", 1)]
         return [y.with_layout(y.layout.unsqueezed(kept))]
@@ -153,8 +152,6 @@ def _skip_normalization(op: str, centred: bool) -> Operator:
     def lower(
         lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
     ) -> list[View]:
-        from engine.ops.elementwise import elementwise
-
         views = iter(inputs)
         given = [next(views) if fact else None for fact in use.facts]
         given += [None] * (5 - len(given))

@@ -62,9 +62,7 @@ def _fill_value(use: Use) -> Known:
 def _lower_constant_of_shape(
     lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
 ) -> list[View]:
-    from engine.graph.lowering import filled
-
-    return [filled(lowering, outputs[0], _fill_value(use).data[0])]
+    return [lowering.filled(outputs[0], _fill_value(use).data[0])]
 
 
 def _infer_sizes(use: Use) -> list[Fact]:
