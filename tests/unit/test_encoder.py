@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from engine.backends.cpu import CpuDevice
 from engine.config import LoadConfig
 from engine.encoder import SentenceEncoder, load_encoder
 from engine.encoders import Encoders
@@ -169,3 +170,27 @@ def test_a_request_is_stopped(folder: Path) -> None:
         assert len(answer["data"]) == 1
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("losses", "works"), [(1, True), (2, False)])
+def test_a_lost_gpu_is_asked_for_once_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, losses: int, works: bool
+) -> None:
+    left = losses
+    run = CpuDevice.run
+
+    async def losing(self: CpuDevice, *arguments: Any) -> list[int]:
+        nonlocal left
+        if left:
+            left -= 1
+            raise OctavoError("gpu.lost")
+        return await run(self, *arguments)
+
+    monkeypatch.setattr(CpuDevice, "run", losing)
+    encoders = Encoders(FolderHost(folder))
+    request = encoders.create(LoadConfig("e"), ["w1"], lambda *_: None, 1, lambda: True)
+    if works:
+        assert len(asyncio.run(request)["data"]) == 1
+    else:
+        with pytest.raises(OctavoError, match="lost"):
+            asyncio.run(request)
