@@ -229,6 +229,23 @@ def check_model(message: Mapping[str, Any]) -> str | None:
     return None if message.get("model") is None else _text(message, "model", "")
 
 
+def check_input(message: Mapping[str, Any]) -> list[str]:
+    """The ``input`` of a request for embeddings: a text, or texts."""
+    texts = message.get("input")
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise wrong_field("input", "a text or a list of texts", message.get("input"))
+    return texts
+
+
+def encoder_config(message: Mapping[str, Any]) -> LoadConfig:
+    """Which encoder a request for embeddings means, and on which device."""
+    if message.get("model") is None:
+        raise wrong_field("model", "the address of an encoder", None)
+    device = _one_of(message, "device", ("auto", "gpu", "cpu"))
+    return LoadConfig(model=_text(message, "model", ""), device=cast(DeviceChoice, device))
+
+
 def check_handle(message: Mapping[str, Any]) -> int:
     """The ``continues`` of a request: the handle of an earlier answer."""
     return _integer(message, "continues", 0, 0, MAX_ID)

@@ -21,6 +21,8 @@ CODES: dict[str, str] = {
     "gpu.stalled": "The GPU does not answer.",
     "gpu.unavailable": "No usable GPU adapter was found.",
     "gpu.wrong": "The GPU computes wrong numbers.",
+    "graph.invalid": "The graph of the model cannot be used.",
+    "graph.operator": "The graph needs an operator that is not supported.",
     "internal": "Something unexpected went wrong.",
     "manifest.invalid": "The model manifest cannot be used.",
     "memory.budget": "The model needs more memory than the budget allows.",

@@ -16,7 +16,7 @@ from engine.config import LoadConfig, recommended
 from engine.economy import Economy
 from engine.events import Exchange
 from engine.grammar import Grammar
-from engine.header import Manifest, read_headers, read_manifest
+from engine.header import Manifest, Shards, read_headers, read_manifest
 from engine.kv import BlockPool
 from engine.kv.budget import budget_blocks, first_blocks
 from engine.models import ModelConfig, open_model
@@ -246,7 +246,7 @@ async def load(
         _, encoder, _ = await _together(
             device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),
             host.open_tokenizer(tokenizer),
-            _upload(host, device, gguf, manifest, weights, first, progress),
+            upload_weights(host, device, gguf, manifest, weights, first, progress),
         )
         for rope, factors in ropes.items():
             if factors:
@@ -319,8 +319,8 @@ async def _together(*work: Awaitable[Any]) -> list[Any]:
         raise
 
 
-async def _upload(
-    host: Host,
+async def upload_weights(
+    host: Shards,
     device: Device,
     gguf: GGUF,
     manifest: Manifest,

@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 from engine.shaders import Shader
 
-DType = Literal["f32", "u32", "f16"]
+DType = Literal["f32", "u32", "i32", "f16"]
 Role = Literal["activation", "weight", "kv", "state"]
-ITEM_BYTES: dict[str, int] = {"f32": 4, "u32": 4, "f16": 2}
+ITEM_BYTES: dict[str, int] = {"f32": 4, "u32": 4, "i32": 4, "f16": 2}
 
 
 @dataclass(frozen=True)

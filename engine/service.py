@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.answer import Answer, Delta
 from engine.config import GenerateConfig, LoadConfig, MeasureConfig
+from engine.encoders import Encoders
 from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.loader import Host, StageProgress
@@ -48,13 +49,14 @@ class Service:
         self._opening: asyncio.Task[None] | None = None
         self._requests: dict[int, _Request] = {}  # under way
         self._unfinished: Unfinished[Remote, _Request] = Unfinished()
+        self._encoders = Encoders(host)
         self._keys = itertools.count(-2, -1)  # of answers whose asker knows none
 
     async def load(
         self, config: LoadConfig, progress: StageProgress, key: int | None = None
     ) -> dict[str, Any]:
         """Load a model as ``config`` wants it; what is told of it. Raises OctavoError."""
-        if self._opening:
+        if self._opening or self._encoders.is_loading:
             raise OctavoError("engine.busy", "A model is already being loaded.")
         failure = ""
         if config.device != "remote":
@@ -217,8 +219,27 @@ class Service:
         self._unfinished.only_of(())
         await self._engine.reset()
 
+    async def embed(
+        self, config: LoadConfig, texts: list[str], progress: StageProgress, key: int
+    ) -> dict[str, Any]:
+        """Embeddings of texts in OpenAI's shape, by the encoder that ``config`` names; it is loaded
+        when it is first asked. Raises OctavoError."""
+        return await self._encoders.create(
+            config,
+            texts,
+            progress,
+            key,
+            lambda: not self._opening and self._engine.state != "loading",
+        )
+
+    def stop_embedding(self, key: int) -> bool:
+        """Stop a request for embeddings; whether it was under way."""
+        return self._encoders.stop(key)
+
     async def unload(self, model: str | None = None) -> None:
-        """Stop, and free the model of this name, or all."""
+        """Stop, and free the model or encoder of this name, or all."""
+        if await self._encoders.unload(model) and model is not None:
+            return
         if self._opening:
             self._opening.cancel()
         remote = None if model is None else self._remotes.get(model)

@@ -19,11 +19,13 @@ from engine.config import (
     MeasureConfig,
     check_handle,
     check_ids,
+    check_input,
     check_model,
     check_prompt,
     check_target,
     check_text,
     check_top,
+    encoder_config,
 )
 from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
@@ -63,6 +65,7 @@ class Worker:
             "inspect": self._inspect,
             "tokenize": self._tokenize,
             "detokenize": self._detokenize,
+            "embed": self._embed,
         }
 
     def handle(self, text: str, known_id: int = NO_ID) -> None:
@@ -190,6 +193,15 @@ class Worker:
         ids, model = check_ids(message), check_model(message)
         text = await self._service.use(lambda ready, _: detokenize(ready.model, ids), model, key=id)
         return {"text": text}
+
+    async def _embed(self, id: int, message: Message) -> dict[str, Any]:
+        texts, config = check_input(message), encoder_config(message)
+
+        def progress(stage: str, loaded: int, total: int, unit: str) -> None:
+            self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
+
+        with self._stoppable_by(id, lambda: self._service.stop_embedding(id)):
+            return await self._service.embed(config, texts, progress, key=id)
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._service.status()

@@ -25,6 +25,8 @@
  *     await conversation.send("Name an animal.");
  *     const other = conversation.fork();
  *     await Promise.all([conversation.send("Where does it live?"), other.send("What does it eat?")]);
+ * `octavo.embeddings.create({ model, input })` takes the address of an encoder that `convert` has
+ * made of an ONNX file.
  */
 
 import { Connection } from "./connection.mjs";
@@ -70,6 +72,14 @@ export { Conversation, OctavoError };
  * @property {boolean} [tune] measure kernel variants: all (true), none (false), new ones (absent)
  * @property {number} [memory_bytes] on the device that all loaded models may take together: those
  *   that are there stay, or are swapped out until they are used. If absent, they are replaced
+ *
+ * @typedef {object} EmbeddingOptions
+ * @property {string} model address of an encoder's manifest; it is loaded when it is first asked
+ * @property {string | string[]} input
+ * @property {"auto" | "gpu" | "cpu"} [device]
+ * @property {AbortSignal} [signal]
+ *
+ * @typedef {import("../worker/protocol.mjs").Embeddings} Embeddings
  *
  * @typedef {{type: "text", text: string}} TextPart
  * @typedef {import("../worker/protocol.mjs").Message} PlainMessage
@@ -235,6 +245,8 @@ export class Octavo extends EventTarget {
       create: /** @type {CreateText} */ ((/** @type {any} */ options) =>
         this.#create(options, textFields, TEXT)),
     };
+    /** Vectors of texts, by an encoder. */
+    this.embeddings = { create: (/** @type {EmbeddingOptions} */ options) => this.#embed(options) };
   }
 
   /**
@@ -381,6 +393,15 @@ export class Octavo extends EventTarget {
   async detokenize(ids, which = {}) {
     await this.#loaded();
     return (await this.#request("detokenize", { ...withKey(which), ids })).text;
+  }
+
+  /**
+   * @param {EmbeddingOptions} options
+   * @returns {Promise<Embeddings>}
+   */
+  async #embed({ signal, ...options }) {
+    if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
+    return this.#stoppable("embed", withKey(options), signal);
   }
 
   /**

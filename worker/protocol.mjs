@@ -27,6 +27,7 @@
  * |          |                    | call: what each call computed, and the likeliest tokens   |
  * | tokenize | {ids: number[]}    | the token ids of `text`                                   |
  * | detokenize | {text: string}   | the text of `ids`                                         |
+ * | embed    | Embeddings         | vectors of the texts in `input`, by the encoder `model`   |
  * | pause    | {changed: boolean} | pauses a download under way                               |
  * | resume   | {changed: boolean} | lets it go on                                             |
  * | models   | ModelList          | says which models there are, and how much of them is kept |
@@ -171,8 +172,15 @@
  *
  * @typedef {{id: number, kind: "tokenize", model?: string, text: string} | {id: number,
  *   kind: "detokenize", model?: string, ids: number[]}} TokenRequest
+ * @typedef {object} EmbedRequest an encoder is loaded when it is first asked, in place of another one
+ * @property {number} id
+ * @property {"embed"} kind
+ * @property {string} model address of its manifest
+ * @property {string | string[]} input at most 2048 texts; of each as much is taken as fits
+ * @property {"auto" | "gpu" | "cpu"} [device]
+ *
  * @typedef {LoadRequest | GenerateRequest | StopRequest | PlainRequest | UnloadRequest |
- *   MeasureRequest | InspectRequest | TokenRequest | ShardRequest} Request
+ *   MeasureRequest | InspectRequest | TokenRequest | EmbedRequest | ShardRequest} Request
  * @typedef {{kind: "taken"}} Taken
  */
 
@@ -280,6 +288,12 @@
  * @property {number} [handle] by which the answer can be continued
  * @property {Usage} usage
  * @property {Timing} timing
+ *
+ * @typedef {object} Embeddings in OpenAI's shape; vectors have the length 1
+ * @property {"list"} object
+ * @property {string} model
+ * @property {{object: "embedding", index: number, embedding: number[]}[]} data
+ * @property {{prompt_tokens: number, total_tokens: number}} usage
  *
  * @typedef {object} Measurement
  * @property {number} prefill_tokens_per_s

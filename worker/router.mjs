@@ -36,7 +36,7 @@ import { likenessOf } from "./sharing.mjs";
 
 const NEED_MODEL = ["generate", "measure", "inspect", "tokenize", "detokenize"];
 const ALONE = ["load", "measure"]; // the engine does nothing beside them
-const STOPPABLE = ["load", "generate", "measure", "inspect"];
+const STOPPABLE = ["load", "generate", "measure", "inspect", "embed"];
 
 export class Router {
   #deliver;
@@ -136,6 +136,7 @@ export class Router {
     if (kind === "unload") return this.#unload(client, message);
     if (kind === "reset" && this.size > 1) return this.#reset(client, message);
     if (NEED_MODEL.includes(kind)) return this.#use(client, message);
+    if (kind === "embed" && this.#isHeld(client)) return void this.#held.push({ client, message });
     this.#forward(client, message);
   }
 

@@ -66,7 +66,7 @@ class CpuDevice:
             if self._keeps_blocks(tensor):
                 array = np.zeros(block_bytes(tensor.quant, tensor.shape), np.uint8)
             else:
-                array = np.zeros(tensor.shape, np.uint32 if tensor.dtype == "u32" else np.float32)
+                array = np.zeros(tensor.shape, _item(tensor))
             self._arrays[tensor.name] = array
             self._labels[tensor.role] = self._labels.get(tensor.role, 0) + array.nbytes
 
@@ -106,7 +106,8 @@ class CpuDevice:
             if not self._keeps_blocks(job.weight):
                 values = dequantize(job.quant.name, values)
             start = job.first * (len(values) // job.count)  # values or bytes a block
-            self._arrays[job.weight.name].reshape(-1)[start : start + len(values)] = values
+            array = self._arrays[job.weight.name].reshape(-1)
+            array[start : start + len(values)] = values.view(array.dtype)
             await self._breathe()
         self._tail = bytes(raw[-CARRY:]) if jobs.carry else b""
 
@@ -138,13 +139,13 @@ class CpuDevice:
         self._plans[plan.name] = [(call.label, self._bind(call, args)) for call, args in bound]
 
     def _array(self, plan: Plan, tensor: Tensor, slots: _Slots) -> Any:
-        import numpy as np
-
-        if tensor.role != "activation":
-            return self._arrays[tensor.name]
-        dtype = np.uint32 if tensor.dtype == "u32" else np.float32
-        memory = slots[plan.slot_of[tensor.name]][: 4 * prod(tensor.shape)]
-        return memory.view(dtype).reshape(tensor.shape)
+        if tensor.role == "activation":
+            memory = slots[plan.slot_of[tensor.name]][: 4 * prod(tensor.shape)]
+            return memory.view(_item(tensor)).reshape(tensor.shape)
+        array = self._arrays[tensor.name]
+        # Calls may see a tensor in another shape; pools have as many blocks as there are.
+        seen_whole = tensor.role == "kv" or self._keeps_blocks(tensor)
+        return array if seen_whole else array.reshape(tensor.shape)
 
     def _bind(self, call: Call, arrays: Mapping[str, Any]) -> Run:
         run = self._native.bind(call, arrays) if self._native else None
@@ -242,3 +243,8 @@ class CpuDevice:
         self._compiled.clear()
         self._plans.clear()
         self._labels.clear()
+
+
+def _item(tensor: Tensor) -> str:
+    """NumPy's name of a tensor's elements; halves are f32 here."""
+    return {"u32": "u4", "i32": "i4"}.get(tensor.dtype, "f4")

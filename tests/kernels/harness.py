@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gguf as gguf_oracle
@@ -20,13 +20,14 @@ from engine.weights.quants import QUANTS
 from tests.kernels.cases import random_blocks
 
 ALIGN = 32
+_DTYPES = {"u32": np.uint32, "i32": np.int32, "f16": np.float16}
 
 
 @dataclass
 class Case:
     """A plan with its inputs. ``weights`` maps GGUF tensor names to f32 arrays, which are
-    quantized here; ``arrays`` maps tensor names to their contents. With ``scales`` the weights are
-    random blocks with these instead."""
+    quantized here, unless ``blocks`` has their bytes; ``arrays`` maps tensor names to their
+    contents. With ``scales`` the weights are random blocks with these instead."""
 
     plan: Plan
     arrays: Mapping[str, np.ndarray]
@@ -34,12 +35,13 @@ class Case:
     step: StepRecord
     shard_size: int = 4096
     scales: Sequence[float] = ()
+    blocks: Mapping[str, bytes] = field(default_factory=dict)
 
     def quantized(self) -> dict[str, tuple[str, bytes]]:
         """Quantization and file bytes of every GGUF tensor."""
         kinds = {s: w.quant for w in weights_of([self.plan]) for s in w.sources}
         return {
-            name: (kinds[name], self._blocks(values, kinds[name]))
+            name: (kinds[name], self.blocks.get(name) or self._blocks(values, kinds[name]))
             for name, values in self.weights.items()
         }
 
@@ -59,7 +61,7 @@ class Case:
             for tensor in call.args.values():
                 if tensor.name not in held:
                     held[tensor.name] = self._initial(tensor, files)
-            call.reference({arg: held[t.name] for arg, t in call.args.items()})
+            call.reference({arg: _seen(held[t.name], t) for arg, t in call.args.items()})
         return held
 
     def _initial(self, tensor: Tensor, files: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -69,9 +71,15 @@ class Case:
             return np.frombuffer(self.step.pack(), np.uint32).copy()
         if tensor.name in self.arrays:
             return self.arrays[tensor.name].copy()
-        return np.zeros(
-            tensor.shape, {"u32": np.uint32, "f16": np.float16}.get(tensor.dtype, np.float32)
-        )
+        return np.zeros(tensor.shape, _DTYPES.get(tensor.dtype, np.float32))
+
+
+def _seen(array: np.ndarray, tensor: Tensor) -> np.ndarray:
+    """An array in the shape that a call sees it in, in the same memory; pools have as many blocks
+    as there are."""
+    if tensor.role == "kv" or array.shape == tensor.shape:
+        return array
+    return array.reshape(-1)[: int(np.prod(tensor.shape))].reshape(tensor.shape)
 
 
 def _stacked(weight: Weight, files: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -193,6 +201,6 @@ def place(plan: Plan, tensor: Tensor) -> str:
 
 
 def _array(tensor: Tensor, raw: bytes) -> np.ndarray:
-    dtype = {"u32": np.uint32, "f16": np.float16}.get(tensor.dtype, np.float32)
+    dtype = _DTYPES.get(tensor.dtype, np.float32)
     count = int(np.prod(tensor.shape))
     return np.frombuffer(raw, dtype)[:count].reshape(tensor.shape)

@@ -38,6 +38,8 @@ const areTokens: Same<typeof tokens, number[]> = true;
 const text: string = await octavo.detokenize(tokens);
 const { calls, top } = await octavo.inspect({ messages, top: 3, signal });
 const largest: number = calls[0].layer === null ? calls[0].high : top[0].probability;
+const embeddings = await octavo.embeddings.create({ model: "encoder/manifest.json", input: ["a"] });
+const vector: number[] = embeddings.data[0].embedding;
 const { models } = await octavo.models();
 const bytes: number = models[0].kept_bytes;
 const conversation: Conversation = octavo.conversation({ messages, temperature: 0.7 });
@@ -48,7 +50,7 @@ for await (const chunk of conversation.fork(2).send([{ type: "text", text: "Why?
 }
 const error = new OctavoError("internal", "It failed.");
 const hint: string = error.hint;
-console.log(context, isContext, reason, ids, raw, areTokens, text, largest, bytes, hint);
+console.log(context, isContext, reason, ids, raw, areTokens, text, largest, bytes, hint, vector);
 
 // @ts-expect-error a device of another name
 await octavo.load({ device: "tpu" });

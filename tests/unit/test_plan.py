@@ -8,6 +8,9 @@ import pytest
 
 from engine import ops
 from engine.backends.base import persistent_tensors
+from engine.graph.lowering import record
+from engine.host.convert.onnx_graph.conversion import simplified
+from engine.host.convert.onnx_graph.source import open_onnx
 from engine.measuring import skeleton
 from engine.models import open_model
 from engine.models.plans import CHOOSE, DECODE, HEAD, PREFILL, SAMPLE, build_plans
@@ -140,6 +143,15 @@ def test_every_wgsl_file_is_used() -> None:
                 for call in plan.calls:
                     assert call.shader
                     used |= {call.shader.name, *(f"lib/{p}" for p in call.shader.lib)}
+    for name in ("bert", "qwen2"):
+        for graph in (
+            opened := open_onnx(ROOT / f"tests/golden/onnx_{name}.onnx"),
+            simplified(opened),
+        ):
+            for traits in (Traits("webgpu"), Traits("webgpu", barriers=False)):
+                for call in record(graph, {"batch": 2, "sequence": 5}, traits).plan.calls:
+                    assert call.shader
+                    used |= {call.shader.name, *(f"lib/{p}" for p in call.shader.lib)}
     # Kernel tests run every format.
     for format in FORMATS:
         pieces = (*weight_lib(format), *packed_lib(format), *pairs_lib(format))
@@ -149,7 +161,7 @@ def test_every_wgsl_file_is_used() -> None:
     root = wgsl_root()
     files = {str(p.relative_to(root).with_suffix("")) for p in root.rglob("*.wgsl")}
     # What only other models need; kernel tests cover it.
-    assert files - used <= {"lib/bias_add", "gate"}
+    assert files - used <= {"lib/bias_add", "lib/attend_mask_none", "gate", "scatter", "reduce"}
     assert all(piece(name).startswith(("//", "fn")) for name in files)
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +11,7 @@ from engine.host.convert import families, writing
 from engine.host.convert.folder import open_folder
 from engine.host.convert.gguf_source import open_gguf
 from engine.host.convert.model import Model
+from engine.host.convert.results import results
 from engine.host.errors import HostError
 from engine.host.files import parts_of
 from engine.host.progress import Step
@@ -42,12 +40,12 @@ def convert(source: Path, destination: Path, quant: str | None = None) -> Places
     name = re.sub(r"[^\w.-]+", "-", f"{model.name}-{quant}" if quant else model.name)
     label = f"{model.name} ({quant.upper()})" if quant else model.name
     about = shards.About(name, label, f"{name}.gguf", source.resolve().name, model.license)
-    with _results(destination, name) as part:
+    with results(destination, f"{name}.gguf", name) as (file, folder):
         if quant is None and source.is_file() and len(parts_of(source)) == 1:
-            _copy(source, part.gguf)
+            _copy(source, file)
         else:
-            writing.write(part.gguf, model, quant)
-        shards.cut_unpinned(part.gguf, part.shards, about)
+            writing.write(file, model, quant)
+        shards.cut_unpinned(file, folder, about)
     return Places(destination / f"{name}.gguf", destination / name)
 
 
@@ -65,31 +63,6 @@ def _open(source: Path) -> Model:
             f"Supported: {', '.join(sorted(KNOWN))}."
         )
     return model
-
-
-@contextmanager
-def _results(destination: Path, name: str) -> Iterator[Places]:
-    """Where to write; what is there at the end gets its name, and is removed after a failure."""
-    final = Places(destination / f"{name}.gguf", destination / name)
-    part = Places(destination / f"{name}.gguf.part", destination / f"{name}.part")
-    for place in (final.gguf, final.shards):
-        if place.exists():
-            raise HostError(f"{place} exists: delete it, or choose another folder.")
-    try:
-        destination.mkdir(parents=True, exist_ok=True)
-        _remove(part)  # what a conversion that was killed has left
-        yield part
-        part.shards.replace(final.shards)
-        part.gguf.replace(final.gguf)
-    except OSError as error:
-        raise HostError(f"{destination} cannot be written: {error}") from None
-    finally:
-        _remove(part)
-
-
-def _remove(places: Places) -> None:
-    places.gguf.unlink(missing_ok=True)
-    shutil.rmtree(places.shards, ignore_errors=True)
 
 
 def _copy(source: Path, target: Path) -> None:

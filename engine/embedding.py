@@ -1,0 +1,189 @@
+"""Embeddings of texts by an encoder that came as a graph: batches of texts of like length, each
+run as a plan for the smallest bucket that holds it."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.backends.base import Device, weights_of
+from engine.errors import OctavoError
+from engine.graph.lowering import Recording, record
+from engine.graph.model import Graph
+from engine.graph.passes.dead import drop_dead
+from engine.graph.pooling import EMBEDDING, MASK, mean_pooling
+from engine.graph.running import compute, state_of, write_known
+from engine.plan import Tensor, Weight
+
+IDS, KINDS = "input_ids", "token_type_ids"
+BATCH, SEQUENCE = "batch", "sequence"
+SHORTEST = 16  # tokens of the smallest bucket
+MOST_TOKENS = 2048  # of a run, padding included
+MOST_TEXTS = 32  # of a run
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Texts of at most ``length`` tokens, ``batch`` at once."""
+
+    batch: int
+    length: int
+
+    @property
+    def name(self) -> str:
+        """The name of its plan."""
+        return f"embed.{self.length}"
+
+
+def buckets(longest: int) -> list[Bucket]:
+    """Buckets for texts of up to ``longest`` tokens, each twice as long as the one before."""
+    lengths = [min(SHORTEST, longest)]
+    while lengths[-1] < longest:
+        lengths.append(min(2 * lengths[-1], longest))
+    return [Bucket(max(1, min(MOST_TEXTS, MOST_TOKENS // n)), n) for n in lengths]
+
+
+def batches(lengths: Sequence[int], given: Sequence[Bucket]) -> list[tuple[Bucket, list[int]]]:
+    """Which texts, by their places, run together, the shortest first: by length, so that little is
+    padded."""
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    found: list[tuple[Bucket, list[int]]] = []
+    for i in order:
+        bucket = next(b for b in given if b.length >= lengths[i])
+        if not found or found[-1][0] != bucket or len(found[-1][1]) == bucket.batch:
+            found.append((bucket, []))
+        found[-1][1].append(i)
+    return found
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The control tokens that a tokenizer puts around a text."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    def around(self, ids: Sequence[int], longest: int) -> list[int]:
+        """The text's ids, as many as fit, within the frame."""
+        room = longest - len(self.before) - len(self.after)
+        return [*self.before, *ids[: max(room, 0)], *self.after]
+
+
+def frame_of(tokenizer_json: str) -> Frame:
+    """What the post-processor of a tokenizer.json adds; OctavoError tokenizer.unsupported if it is
+    of a kind that is not known."""
+    try:
+        processor: Mapping[str, Any] = json.loads(tokenizer_json).get("post_processor") or {}
+        kind = processor.get("type")
+        if kind is None:
+            return Frame()
+        if kind in ("BertProcessing", "RobertaProcessing"):
+            return Frame((int(processor["cls"][1]),), (int(processor["sep"][1]),))
+        if kind == "TemplateProcessing":
+            return _template(processor)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        reason = f"The tokenizer's post-processor is damaged: {error!r}."
+        raise OctavoError("tokenizer.unsupported", reason) from None
+    raise OctavoError("tokenizer.unsupported", f"The post-processor {kind!r} is not supported.")
+
+
+def _template(processor: Mapping[str, Any]) -> Frame:
+    before: list[int] = []
+    after: list[int] = []
+    side = before
+    for piece in processor["single"]:
+        if "Sequence" in piece:
+            side = after
+        else:
+            side += processor["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+    return Frame(tuple(map(int, before)), tuple(map(int, after)))
+
+
+def unframed(tokenizer_json: str) -> str:
+    """The tokenizer.json without cutting and padding, which is done here; OctavoError
+    tokenizer.unsupported if it is none."""
+    try:
+        fields = json.loads(tokenizer_json)
+        return json.dumps({**fields, "truncation": None, "padding": None})
+    except (ValueError, TypeError) as error:
+        reason = f"The tokenizer is damaged: {error!r}."
+        raise OctavoError("tokenizer.unsupported", reason) from None
+
+
+class Embedder:
+    """An encoder on a device. Its weights are loaded by whoever makes it: ``weights`` are those
+    that its plans use, ``tensors`` what else has to be allocated."""
+
+    def __init__(self, device: Device, graph: Graph, longest: int) -> None:
+        """``longest`` is how many tokens a text may have, control tokens included."""
+        self.longest = longest
+        self._device = device
+        self._buckets = buckets(longest)
+        pooled = drop_dead(mean_pooling(graph))
+        self._recordings: dict[str, Recording] = {
+            b.name: record(pooled, {BATCH: b.batch, SEQUENCE: b.length}, device.traits, b.name)
+            for b in self._buckets
+        }
+
+    @property
+    def recordings(self) -> list[Recording]:
+        """A plan for every bucket, the shortest first."""
+        return list(self._recordings.values())
+
+    @property
+    def weights(self) -> list[Weight]:
+        """The weights that have to be filled."""
+        return weights_of([recording.plan for recording in self.recordings])
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What has to be allocated beside weights."""
+        found = [tensor for recording in self.recordings for tensor in state_of(recording)]
+        return list({tensor.name: tensor for tensor in found}.values())
+
+    async def prepare(self) -> None:
+        """Compile the plans, and write what they know before; after ``tensors`` are allocated."""
+        plans = [recording.plan for recording in self.recordings]
+        await self._device.compile(plans, lambda *_: None)
+        for recording in self.recordings:
+            write_known(self._device, recording)
+
+    async def embed(self, texts: Sequence[Sequence[int]]) -> list[array[float]]:
+        """A vector of length 1 for the ids of each text, control tokens included.
+
+        Raises OctavoError request.invalid for a text without tokens, prompt.too_long for one that
+        is longer than ``longest``.
+        """
+        for ids in texts:
+            if not ids:
+                raise OctavoError("request.invalid", "A text has no tokens.")
+            if len(ids) > self.longest:
+                reason = f"A text has {len(ids)} tokens, and the encoder takes {self.longest}."
+                raise OctavoError("prompt.too_long", reason)
+        vectors: list[array[float]] = [array("f")] * len(texts)
+        for bucket, places in batches(list(map(len, texts)), self._buckets):
+            rows = await self._run(bucket, [texts[i] for i in places])
+            for i, row in zip(places, rows, strict=True):
+                vectors[i] = row
+        return vectors
+
+    async def _run(self, bucket: Bucket, texts: Sequence[Sequence[int]]) -> list[array[float]]:
+        """The vectors of the texts of one run."""
+        ids, mask = array("i"), array("i")
+        for text in texts:
+            rest = bucket.length - len(text)
+            ids.extend([*text, *[0] * rest])
+            mask.extend([*[1] * len(text), *[0] * rest])
+        # Rows that nobody asks for see their first token, so that they are numbers too.
+        for _ in range(bucket.batch - len(texts)):
+            ids.extend([0] * bucket.length)
+            mask.extend([1, *[0] * (bucket.length - 1)])
+        kinds = bytes(4 * len(ids))
+        given = {IDS: ids.tobytes(), MASK: mask.tobytes(), KINDS: kinds}
+        found = await compute(self._device, self._recordings[bucket.name], given)
+        values = array("f", found[EMBEDDING])
+        width = len(values) // bucket.batch
+        return [values[i * width : (i + 1) * width] for i in range(len(texts))]

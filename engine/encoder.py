@@ -1,0 +1,118 @@
+"""Loading an encoder of sentences, and what it answers: a manifest with a graph and a tokenizer."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.backends.base import Device
+from engine.config import LoadConfig
+from engine.embedding import Embedder, Frame, frame_of, unframed
+from engine.errors import OctavoError, shown
+from engine.graph.facts import check_operators
+from engine.graph.lowering import constants_index
+from engine.graph.model import Graph
+from engine.graph.reading import read_graph
+from engine.header import Manifest, read_manifest
+from engine.loader import Host, StageProgress, upload_weights
+from engine.tokenizer import Encoder as Tokenizer
+
+MOST_TEXTS = 2048  # of a request, as OpenAI allows
+LONGEST = 8192  # tokens of a text, whatever a manifest says
+
+
+@dataclass(frozen=True)
+class EncoderManifest:
+    """The graph of an encoder, its tokenizer.json, and the most tokens of a text."""
+
+    manifest: Manifest
+    graph: Graph
+    tokenizer: str
+    longest: int
+
+
+def read_encoder(text: str) -> EncoderManifest:
+    """Raises OctavoError manifest.invalid, graph.invalid or graph.operator."""
+    manifest = read_manifest(text)
+    fields: Mapping[str, Any] = json.loads(text)
+    about = fields.get("encoder")
+    if not isinstance(about, dict) or "graph" not in fields:
+        raise OctavoError("manifest.invalid", "The model is no encoder of sentences.")
+    tokenizer, longest = about.get("tokenizer"), about.get("longest")
+    if not isinstance(tokenizer, str) or type(longest) is not int or not 2 < longest <= LONGEST:
+        raise OctavoError("manifest.invalid", "The tokenizer or the length of texts is missing.")
+    graph = read_graph(fields["graph"], manifest.size)
+    check_operators(graph)
+    return EncoderManifest(manifest, graph, tokenizer, longest)
+
+
+@dataclass
+class SentenceEncoder:
+    """A loaded encoder."""
+
+    name: str
+    device: Device
+    embedder: Embedder
+    tokenizer: Tokenizer
+    frame: Frame
+
+    async def embed(self, texts: Sequence[str]) -> tuple[list[array[float]], int]:
+        """A vector of length 1 for each text, of which as much is taken as fits; and the number of
+        tokens taken. Raises OctavoError request.invalid."""
+        if not 0 < len(texts) <= MOST_TEXTS:
+            reason = f"input should be 1 to {MOST_TEXTS} texts, not {len(texts)}."
+            raise OctavoError("request.invalid", reason)
+        for text in texts:
+            if not isinstance(text, str) or not text:
+                raise OctavoError("request.invalid", f"{shown(text)} is no text with a sign in it.")
+        longest = self.embedder.longest
+        ids = [self.frame.around(await self.tokenizer.encode(text), longest) for text in texts]
+        return await self.embedder.embed(ids), sum(map(len, ids))
+
+    async def create(self, texts: Sequence[str]) -> dict[str, Any]:
+        """The answer to a request for embeddings, in OpenAI's shape."""
+        vectors, tokens = await self.embed(texts)
+        data = [
+            {"object": "embedding", "index": i, "embedding": list(vector)}
+            for i, vector in enumerate(vectors)
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return {"object": "list", "model": self.name, "data": data, "usage": usage}
+
+    def close(self) -> None:
+        """Free the device's buffers and the tokenizer."""
+        self.device.close()
+        self.tokenizer.close()
+
+
+async def load_encoder(host: Host, config: LoadConfig, progress: StageProgress) -> SentenceEncoder:
+    """Load the encoder of ``config.model``; whatever fails or is stopped leaves nothing behind."""
+    device: Device | None = None
+    tokenizer: Tokenizer | None = None
+    try:
+        text = await host.open_shards(
+            config.model, lambda n, of: progress("download", n, of, "bytes")
+        )
+        encoder = read_encoder(text)
+        frame = frame_of(encoder.tokenizer)
+        device, _ = await host.open_device(config)
+        embedder = Embedder(device, encoder.graph, encoder.longest)
+        weights = embedder.weights
+        await device.allocate([*weights, *embedder.tensors])
+        await embedder.prepare()
+        tokenizer = await host.open_tokenizer(unframed(encoder.tokenizer))
+        manifest = encoder.manifest
+        index = constants_index(encoder.graph, manifest.size)
+        first = await host.read_shard(0)
+        await upload_weights(host, device, index, manifest, weights, first, progress)
+        return SentenceEncoder(manifest.name, device, embedder, tokenizer, frame)
+    except BaseException:
+        host.cancel_shards()
+        if device:
+            device.close()
+        if tokenizer:
+            tokenizer.close()
+        raise

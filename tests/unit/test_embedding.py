@@ -1,0 +1,134 @@
+"""Embeddings of texts: buckets, batches, pooling, and vectors against onnxruntime."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from engine.backends.cpu import CpuDevice
+from engine.embedding import Bucket, Embedder, batches, buckets, frame_of, unframed
+from engine.errors import OctavoError
+from engine.graph.lowering import constants_index
+from engine.graph.model import Graph
+from engine.graph.pooling import mean_pooling
+from engine.host.convert.onnx_graph.conversion import simplified
+from engine.host.convert.onnx_graph.source import open_onnx
+from engine.weights.loading import shard_jobs
+from tests.conftest import ROOT
+from tests.graphs import as_read, wanted
+
+BERT = ROOT / "tests/golden/onnx_bert.onnx"
+LONGEST, VOCABULARY = 64, 40
+
+
+async def embedder(graph: Graph, data: bytes, longest: int) -> Embedder:
+    device = CpuDevice()
+    made = Embedder(device, graph, longest)
+    await device.allocate([*made.weights, *made.tensors])
+    (jobs,) = shard_jobs(constants_index(graph, len(data)), made.weights, [len(data)])
+    await device.upload(data, jobs)
+    await made.prepare()
+    return made
+
+
+def embed(path: Path, folder: Path, texts: Sequence[Sequence[int]], longest: int) -> np.ndarray:
+    graph, data = as_read(simplified(open_onnx(path)), folder)
+
+    async def run() -> np.ndarray:
+        return np.array(await (await embedder(graph, data, longest)).embed(texts))
+
+    return asyncio.run(run())
+
+
+def expected(path: Path, text: Sequence[int]) -> np.ndarray:
+    """The mean of what onnxruntime computes for one text alone, of length 1."""
+    ids = np.array([text])
+    feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": ids * 0}
+    mean: np.ndarray = wanted(path, feeds)[0][0].astype(np.float64).mean(axis=0)
+    return np.asarray(mean / np.linalg.norm(mean))
+
+
+def random_texts(count: int) -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    return [
+        rng.integers(0, VOCABULARY, rng.integers(1, LONGEST + 1)).tolist() for _ in range(count)
+    ]
+
+
+def test_vectors(tmp_path: Path) -> None:
+    texts = [*random_texts(40), [7], [3] * LONGEST]
+    found = embed(BERT, tmp_path, texts, LONGEST)
+    for vector, text in zip(found, texts, strict=True):
+        np.testing.assert_allclose(vector, expected(BERT, text), atol=1e-5)
+
+
+def test_texts_that_cannot_be_embedded(tmp_path: Path) -> None:
+    for text, code in (([], "request.invalid"), ([1] * 65, "prompt.too_long")):
+        with pytest.raises(OctavoError) as caught:
+            embed(BERT, tmp_path, [[1], text], LONGEST)
+        assert caught.value.code == code
+
+
+def test_buckets() -> None:
+    assert buckets(64) == [Bucket(32, 16), Bucket(32, 32), Bucket(32, 64)]
+    assert [b.length for b in buckets(500)] == [16, 32, 64, 128, 256, 500]
+    assert [b.batch for b in buckets(500)] == [32, 32, 32, 16, 8, 4]
+    assert buckets(5) == [Bucket(32, 5)]
+
+
+def test_batches_have_texts_of_like_length() -> None:
+    given = [Bucket(2, 16), Bucket(2, 32)]
+    lengths = [20, 3, 16, 17, 1, 32]
+    found = [(bucket.length, places) for bucket, places in batches(lengths, given)]
+    assert found == [(16, [4, 1]), (16, [2]), (32, [3, 0]), (32, [5])]
+
+
+def test_only_encoders_are_pooled() -> None:
+    with pytest.raises(OctavoError, match="no encoder"):
+        mean_pooling(
+            Graph("g", (), ("y",), (), {}, {}),
+        )
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1)),
+        processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+        ),
+        processors.TemplateProcessing(single="$A [SEP]", special_tokens=[("[SEP]", 2)]),
+        None,
+    ],
+    ids=["BERT", "template", "end only", "none"],
+)
+def test_frame(processor: object) -> None:
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if processor:
+        tokenizer.post_processor = processor
+    frame = frame_of(tokenizer.to_str())
+    plain = tokenizer.encode("a b a", add_special_tokens=False).ids
+    assert frame.around(plain, 100) == tokenizer.encode("a b a").ids
+    tokenizer.enable_padding(length=20)
+    padded = Tokenizer.from_str(unframed(tokenizer.to_str()))
+    assert padded.encode("a b a", add_special_tokens=False).ids == plain
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(4)
+    assert frame.around(plain, 4) == tokenizer.encode("a b a").ids
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"post_processor": {"type": "Odd"}}'])
+def test_frames_that_are_not_known(text: str) -> None:
+    with pytest.raises(OctavoError) as caught:
+        frame_of(text)
+    assert caught.value.code == "tokenizer.unsupported"
+    broken = json.dumps({"post_processor": {"type": "BertProcessing", "cls": 3}})
+    with pytest.raises(OctavoError):
+        frame_of(broken)

@@ -1,0 +1,196 @@
+"""An encoder from the converter's folder to OpenAI's shape, on the CPU device."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from engine.backends.cpu import CpuDevice
+from engine.config import LoadConfig
+from engine.encoder import SentenceEncoder, load_encoder
+from engine.encoders import Encoders
+from engine.errors import OctavoError
+from engine.host.convert.onnx_graph.conversion import convert_graph
+from engine.host.local import LocalHost
+from engine.worker import Worker
+from tests.conftest import ROOT
+from tests.unit.test_embedding import expected
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(36))]
+BERT = ROOT / "tests/golden/onnx_bert.onnx"
+
+
+class FolderHost(LocalHost):
+    """Serves what `convert` has written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(sorted(folder.glob("*.bin")))
+
+    async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
+        return (self.folder / "manifest.json").read_text()
+
+
+def tokenizer() -> Tokenizer:
+    made = Tokenizer(models.WordPiece({word: i for i, word in enumerate(WORDS)}))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    made.enable_padding(length=50)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    source = tmp_path / "model/onnx"
+    source.mkdir(parents=True)
+    shutil.copy(BERT, source / "model.onnx")
+    tokenizer().save(str(tmp_path / "model/tokenizer.json"))
+    (tmp_path / "model/config.json").write_text('{"max_position_embeddings": 64}')
+    (tmp_path / "model/sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    return convert_graph(source / "model.onnx", tmp_path / "out")
+
+
+def loaded(folder: Path) -> SentenceEncoder:
+    return asyncio.run(load_encoder(FolderHost(folder), LoadConfig(), lambda *_: None))
+
+
+def test_embeddings_in_openais_shape(folder: Path) -> None:
+    texts = ["w3 w7 w7", "w1", " ".join(["w5"] * 100), "w3 nonsense w7"]
+    encoder = loaded(folder)
+    answer = asyncio.run(encoder.create(texts))
+    assert json.loads(json.dumps(answer))["object"] == "list"
+    assert [entry["index"] for entry in answer["data"]] == [0, 1, 2, 3]
+    plain = tokenizer()
+    plain.no_padding()
+    plain.enable_truncation(20)
+    ids = [plain.encode(text).ids for text in texts]
+    assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
+    for entry, one in zip(answer["data"], ids, strict=True):
+        np.testing.assert_allclose(entry["embedding"], expected(BERT, one), atol=1e-5)
+    encoder.close()
+
+
+@pytest.mark.parametrize("texts", [[], [""], [3], ["a"] * 2049], ids=["none", "empty", "3", "many"])
+def test_requests_that_are_wrong(folder: Path, texts: Any) -> None:
+    with pytest.raises(OctavoError) as caught:
+        asyncio.run(loaded(folder).create(texts))
+    assert caught.value.code == "request.invalid"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"encoder": None},
+        {"encoder": {"tokenizer": "{}"}},
+        {"encoder": {"tokenizer": 3, "longest": 20}},
+        {"encoder": {"tokenizer": "{}", "longest": 1 << 40}},
+        {"graph": None},
+        {"size": 5},
+    ],
+    ids=str,
+)
+def test_manifests_that_are_wrong(folder: Path, change: dict[str, Any]) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(OctavoError) as caught:
+        loaded(folder)
+    assert caught.value.code in ("manifest.invalid", "graph.invalid")
+
+
+def test_without_a_tokenizer_there_is_no_encoder(tmp_path: Path) -> None:
+    folder = convert_graph(BERT, tmp_path / "out")
+    assert "encoder" not in json.loads((folder / "manifest.json").read_text())
+
+
+def ask(folder: Path, *messages: dict[str, Any]) -> list[dict[str, Any]]:
+    """The last replies of a worker to requests, which are asked one after another."""
+    replies: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        worker = Worker(FolderHost(folder), lambda text: replies.append(json.loads(text)))
+        for id, message in enumerate(messages):
+            worker.handle(json.dumps({"id": id, **message}))
+            while not any(r["id"] == id and r["kind"] in ("result", "error") for r in replies):
+                await asyncio.sleep(0)
+
+    asyncio.run(run())
+    return [r for r in replies if r["kind"] in ("result", "error")]
+
+
+def test_the_worker_embeds(folder: Path) -> None:
+    wanted = {"kind": "embed", "model": "e"}
+    one, many, gone, again = ask(
+        folder,
+        {**wanted, "input": "w3 w7"},
+        {**wanted, "input": ["w3 w7", "w1"]},
+        {"kind": "unload", "model": "e"},
+        {**wanted, "input": ["w1"]},
+    )
+    assert gone["kind"] == "result"
+    first, second = (entry["embedding"] for entry in many["value"]["data"])
+    assert one["value"]["data"][0]["embedding"] == first
+    assert again["value"]["data"][0]["embedding"] == second
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"model": "e"}, {"model": "e", "input": 3}, {"model": "e", "input": ["a", None]}],
+    ids=str,
+)
+def test_requests_without_what_they_need(folder: Path, fields: dict[str, Any]) -> None:
+    (reply,) = ask(folder, {"kind": "embed", **fields})
+    assert reply["error"]["code"] == "request.invalid"
+
+
+def test_a_request_is_stopped(folder: Path) -> None:
+    async def run() -> None:
+        encoders = Encoders(FolderHost(folder))
+        config = LoadConfig("e")
+        waiting = asyncio.ensure_future(
+            encoders.create(config, ["w1"], lambda *_: None, 1, lambda: True)
+        )
+        await asyncio.sleep(0)
+        assert encoders.stop(1) and not encoders.stop(2)
+        with pytest.raises(OctavoError) as caught:
+            await waiting
+        assert caught.value.code == "request.cancelled"
+        assert not encoders.is_loading
+        with pytest.raises(OctavoError) as caught:
+            await encoders.create(config, ["w1"], lambda *_: None, 1, lambda: False)
+        assert caught.value.code == "engine.busy"
+        answer = await encoders.create(config, ["w1"], lambda *_: None, 1, lambda: True)
+        assert len(answer["data"]) == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("losses", "works"), [(1, True), (2, False)])
+def test_a_lost_gpu_is_asked_for_once_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, losses: int, works: bool
+) -> None:
+    left = losses
+    run = CpuDevice.run
+
+    async def losing(self: CpuDevice, *arguments: Any) -> list[int]:
+        nonlocal left
+        if left:
+            left -= 1
+            raise OctavoError("gpu.lost")
+        return await run(self, *arguments)
+
+    monkeypatch.setattr(CpuDevice, "run", losing)
+    encoders = Encoders(FolderHost(folder))
+    request = encoders.create(LoadConfig("e"), ["w1"], lambda *_: None, 1, lambda: True)
+    if works:
+        assert len(asyncio.run(request)["data"]) == 1
+    else:
+        with pytest.raises(OctavoError, match="lost"):
+            asyncio.run(request)
