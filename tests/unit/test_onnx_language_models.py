@@ -176,7 +176,8 @@ def test_the_command(
     assert cli.main(arguments) == 0
     assert "no language model, but a graph: no config.json" in capsys.readouterr().out
     assert "graph" in json.loads((tmp_path / "out/model/manifest.json").read_text())
-    assert cli.main([*arguments, "--quant", "q8_0"]) == 1
+    with pytest.raises(HostError, match="--quant is not for graphs"):
+        cli.main([*arguments, "--quant", "q8_0"])
 
 
 Edit = Callable[[onnx.GraphProto], None]
@@ -267,3 +268,81 @@ def test_what_only_looks_like_one_stays_a_graph(
     onnx.save(model, path)
     assert language_model(path, read_graph(path)) is None
     assert reason in capsys.readouterr().out
+
+
+def test_the_products_of_keys_and_values_in_any_order(tmp_path: Path) -> None:
+    """What they are shows in what becomes of them, not in names or places."""
+    path = write_onnx(tmp_path / "tiny", "tiny", Layout())
+    straight = gguf.GGUFReader(converted(path, tmp_path / "straight"))
+    model = onnx.load(path)
+    nodes = list(model.graph.node)
+    for one, other in (("k_proj", "v_proj"), ("gate_proj", "up_proj")):
+        for i, j in zip(*([i for i, n in enumerate(nodes) if n.name.endswith(k)] for k in (one, other)), strict=True):
+            nodes[i], nodes[j] = nodes[j], nodes[i]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    for node in model.graph.node:
+        node.name = ""
+    onnx.save(model, path)
+    crossed = gguf.GGUFReader(converted(path, tmp_path / "crossed"))
+    for one, other in zip(straight.tensors, crossed.tensors, strict=True):
+        assert one.name == other.name and np.array_equal(one.data, other.data)
+
+
+WRONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "layers": ("2 layers, but 3 lie in front of octavo.Linear 'lm_head'", {"num_hidden_layers": 2}),
+    "width": (r"Gather 'embed' has a matrix \(600, 64\).*\(600, 96\)", {"hidden_size": 96}),
+    "unit": (r"octavo.Linear 'model.layers.0.mlp.\w+_proj'", {"intermediate_size": 96}),
+    "heads": (r"Linear 'model.layers.0.self_attn.k_proj'", {"num_key_value_heads": 4}),
+    "base": ("'model.layers.0.attn': the table 'cos_cache'.*position 1 on", {"rope_theta": 5e5}),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_config_that_contradicts_the_graph(what: str, tmp_path: Path) -> None:
+    match, fields = WRONG[what]
+    path = write_onnx(tmp_path / "tiny", "tiny", Layout())
+    write_json(tmp_path / "tiny/config.json", hugging_face.config("tiny") | fields)
+    with pytest.raises(HostError, match=match):
+        language_model(path, read_graph(path))
+
+
+@pytest.mark.parametrize("fields", [{"architectures": ["GPT2LMHeadModel"]}, {"architectures": 7}])
+def test_an_unknown_family_stays_a_graph(
+    fields: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_onnx(tmp_path / "tiny", "tiny", Layout(), **fields)
+    assert language_model(path, read_graph(path)) is None
+    assert "names none of LlamaForCausalLM" in capsys.readouterr().out
+
+
+def test_a_missing_tokenizer_is_told(tmp_path: Path) -> None:
+    path = write_onnx(tmp_path / "tiny", "tiny", Layout())
+    (tmp_path / "tiny/tokenizer.json").unlink()
+    with pytest.raises(HostError, match=r"tokenizer\.json"):
+        language_model(path, read_graph(path))
+
+
+def test_tables_that_differ_far_from_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_onnx(tmp_path / "tiny", "tiny", Layout())
+    model = onnx.load(path)
+    (table,) = (t for t in model.graph.initializer if t.name == "sin_cache")
+    values = numpy_helper.to_array(table).copy()
+    values[400:] *= -1
+    table.CopyFrom(numpy_helper.from_array(values, table.name))
+    onnx.save(model, path)
+    with pytest.raises(HostError, match="'sin_cache' has other numbers from position 400 on"):
+        language_model(path, read_graph(path))
+    path = write_export(tmp_path / "model", "onnx_llama")
+    model = onnx.load(path)
+    for node in model.graph.node:
+        tensor = node.attribute[0].t if node.op_type == "Constant" else onnx.TensorProto()
+        if list(tensor.dims) == [64, 8]:
+            values = numpy_helper.to_array(tensor).copy()
+            values[30:] = 1
+            node.attribute[0].t.CopyFrom(numpy_helper.from_array(values))
+    onnx.save(model, path)
+    assert language_model(path, read_graph(path)) is None
+    assert "differs in long texts" in capsys.readouterr().out
