@@ -147,11 +147,43 @@ def write_export(folder: Path, name: str, **fields: Any) -> Path:
     return folder / "model.onnx"
 
 
-@pytest.mark.parametrize("name", ["onnx_llama", "onnx_qwen2", "onnx_dynamo_llama"])
-def test_exports_of_torch(name: str, tmp_path: Path) -> None:
+EXPORTS = ("onnx_llama", "onnx_qwen2", "onnx_cached_qwen2", "onnx_dynamo_llama")
+
+
+@pytest.mark.parametrize("name", [*EXPORTS, "onnx_dynamo_cached_llama"])
+@pytest.mark.parametrize("bits", [0, 4])
+def test_exports_of_torch(name: str, bits: int, tmp_path: Path) -> None:
     path = write_export(tmp_path / "model", name)
-    prompt = [i % 40 for i in PROMPT]
-    check(converted(path, tmp_path / "out"), Oracle(path), prompt)
+    if bits:
+        model = onnx.load(path)
+        put_into_blocks(model.graph)
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+        onnx.save(model, path)
+    file = converted(path, tmp_path / "out")
+    kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(file).tensors}
+    assert kinds["blk.0.attn_q.weight"] == kinds["output.weight"] == ("Q4_0" if bits else "F32")
+    check(file, Oracle(path), [i % 40 for i in PROMPT])
+
+
+def put_into_blocks(graph: onnx.GraphProto) -> None:
+    """Products with constant matrices by ones in blocks of 4 bits, as quantizers do it."""
+    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    for i, node in enumerate(graph.node):
+        array = arrays.get(node.input[1]) if node.op_type == "MatMul" else None
+        if array is None or array.ndim != 2:
+            continue
+        names = [f"{node.name}.blocks", f"{node.name}.scales"]
+        for name, values in zip(names, quantize(array.T, 4, False), strict=True):
+            graph.initializer.append(numpy_helper.from_array(values, name))
+        made = helper.make_node(
+            "MatMulNBits",
+            [node.input[0], *names],
+            list(node.output),
+            node.name,
+            domain="com.microsoft",
+            **{"K": array.shape[0], "N": array.shape[1], "bits": 4, "block_size": BLOCK},
+        )
+        graph.node[i].CopyFrom(made)
 
 
 def test_a_window(tmp_path: Path) -> None:
@@ -276,8 +308,9 @@ def test_the_products_of_keys_and_values_in_any_order(tmp_path: Path) -> None:
     straight = gguf.GGUFReader(converted(path, tmp_path / "straight"))
     model = onnx.load(path)
     nodes = list(model.graph.node)
-    for one, other in (("k_proj", "v_proj"), ("gate_proj", "up_proj")):
-        for i, j in zip(*([i for i, n in enumerate(nodes) if n.name.endswith(k)] for k in (one, other)), strict=True):
+    for pair in (("k_proj", "v_proj"), ("gate_proj", "up_proj")):
+        places = [[i for i, node in enumerate(nodes) if node.name.endswith(part)] for part in pair]
+        for i, j in zip(*places, strict=True):
             nodes[i], nodes[j] = nodes[j], nodes[i]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -335,7 +368,7 @@ def test_tables_that_differ_far_from_the_start(
     onnx.save(model, path)
     with pytest.raises(HostError, match="'sin_cache' has other numbers from position 400 on"):
         language_model(path, read_graph(path))
-    path = write_export(tmp_path / "model", "onnx_llama")
+    path = write_export(tmp_path / "model", "onnx_qwen2")
     model = onnx.load(path)
     for node in model.graph.node:
         tensor = node.attribute[0].t if node.op_type == "Constant" else onnx.TensorProto()

@@ -133,7 +133,8 @@ def _check_sizes(graph: Graph, skeleton: Skeleton, config: Config) -> None:
     count, wanted = len(skeleton.layers), config.layers
     if count != wanted:
         raise HostError(
-            f"{config.path} says {wanted} layers, but {count} lie in front of {skeleton.head.label}."
+            f"{config.path} says {wanted} layers, but {count} lie in front of "
+            f"{skeleton.head.label}."
         )
     hidden, ffn = config.count("hidden_size"), config.count("intermediate_size")
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim

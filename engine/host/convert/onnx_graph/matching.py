@@ -108,9 +108,7 @@ class Matcher:
                 return one[0], other[0]
         raise UnlikeError(f"what {layer.down.label} reads is no unit that is gated by SiLU.")
 
-    def _attention(
-        self, layer: Layer
-    ) -> tuple[tuple[Place, ...], tuple[Floats, Floats] | None]:
+    def _attention(self, layer: Layer) -> tuple[tuple[Place, ...], tuple[Floats, Floats] | None]:
         """Which rows are of Q, K and V, and the gains of normalized heads."""
         names = [node.outputs[0] for node in layer.qkv]
         end = layer.out.inputs[0]
@@ -151,7 +149,7 @@ class Matcher:
         values = {name: 2 * self._normal(probe.shape(name)) for name in names}
         cached = {name: 2 * self._normal(probe.shape(name)) for name in old}
         sizes = [n * heads.width for n in (heads.queries, *[heads.keys] * 2)]
-        found = {place: x for place, x in _parts(layer.qkv, values, sizes)}
+        found = dict(_parts(layer.qkv, values, sizes))
         roles = tuple((place, found[place]) for place in places)
         got = probe.compute(part, {**values, **cached})
         if not _same(got, self._expected(probe, heads, roles, cached, old), ROUGH):
