@@ -80,7 +80,7 @@ class Cached(torch.nn.Module):
 def export(model: Any, path: Path, inputs: tuple[str, ...], outputs: dict[str, Any]) -> None:
     """Writes a model whose inputs are ids (batch, sequence)."""
     ids = torch.ones(2, 7, dtype=torch.long)
-    export_all(model, path, {name: (ids, AXES) for name in inputs}, outputs)
+    export_all(model, path, dict.fromkeys(inputs, (ids, AXES)), outputs)
 
 
 def export_cached(model: Any, path: Path) -> None:

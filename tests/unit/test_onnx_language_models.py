@@ -181,7 +181,10 @@ def put_into_blocks(graph: onnx.GraphProto) -> None:
             list(node.output),
             node.name,
             domain="com.microsoft",
-            **{"K": array.shape[0], "N": array.shape[1], "bits": 4, "block_size": BLOCK},
+            K=array.shape[0],
+            N=array.shape[1],
+            bits=4,
+            block_size=BLOCK,
         )
         graph.node[i].CopyFrom(made)
 

@@ -25,7 +25,7 @@ from engine.host.convert.folder import CONFIG, model_of, read_config
 from engine.host.convert.hyperparameters import Config, llama3_factors, read_rope, read_window
 from engine.host.convert.model import Bytes, Floats, Model, Tensor
 from engine.host.convert.onnx_graph.glue import Heads
-from engine.host.convert.onnx_graph.matching import Matched, Matcher, array_of
+from engine.host.convert.onnx_graph.matching import FAR, Matched, Matcher, array_of, longest_table
 from engine.host.convert.onnx_graph.skeleton import Skeleton, UnlikeError, skeleton_of
 from engine.host.errors import HostError
 from engine.models import ARCHITECTURES
@@ -46,6 +46,7 @@ READING = (
 LOGITS = "logits"
 # How many logits an answer needs: exports for the web have it as an input.
 LAST_ONLY = ("num_logits_to_keep", "logits_to_keep")
+SHORTEST = 8  # tokens of a context
 WHOLE = "model"  # a file of this name is called like its folder
 
 
@@ -97,9 +98,11 @@ def _tensors(graph: Graph, config: Config) -> tuple[dict[str, Tensor], bool]:
     skeleton = skeleton_of(graph)
     _check_sizes(graph, skeleton, config)
     context = config.count("max_position_embeddings")
+    if context < SHORTEST:
+        raise UnlikeError(f"{config.path}: a context of {context} tokens is too short")
     eps, window = config.number("rms_norm_eps", 1e-6), read_window(config)
     heads = Heads(config.heads, config.kv_heads, config.head_dim, window, eps)
-    rope = _rope_table(config, context)
+    rope = _rope_table(config, min(context, max(FAR, longest_table(graph))))
     matcher = Matcher(graph, skeleton, heads, rope, context, kind.head_norm)
     logits = LOGITS if LOGITS in graph.outputs else graph.outputs[0]
     matcher.end(skeleton.head, logits)
@@ -117,15 +120,18 @@ def _tensors(graph: Graph, config: Config) -> tuple[dict[str, Tensor], bool]:
     return {tensor.name: tensor for tensor in found}, tied
 
 
-def _rope_table(config: Config, context: int) -> Any:
-    """(context, width / 2, 2): what the engine makes of config.json."""
-    rope = read_rope(config)
+def _rope_table(config: Config, count: int) -> Any:
+    """(count, width / 2, 2), for so many positions: what the engine makes of config.json."""
+    try:
+        rope = read_rope(config)
+    except HostError as error:
+        raise UnlikeError(str(error)) from None
     if rope.dim != config.head_dim or rope.kind not in ("default", "linear", "llama3"):
         raise UnlikeError(f"{config.path}: this rotary embedding ({rope.kind}) is not supported")
     scale = rope.scaling.number("factor") if rope.kind == "linear" else 1.0
     factors = llama3_factors(rope) if rope.kind == "llama3" else []
-    table = Rope(config.head_dim, rope.dim, rope.base, scale=scale).table(context, factors)
-    return np.frombuffer(table, np.float32).reshape(context, -1, 2)
+    table = Rope(config.head_dim, rope.dim, rope.base, scale=scale).table(count, factors)
+    return np.frombuffer(table, np.float32).reshape(count, -1, 2)
 
 
 def _check_sizes(graph: Graph, skeleton: Skeleton, config: Config) -> None:
@@ -135,6 +141,11 @@ def _check_sizes(graph: Graph, skeleton: Skeleton, config: Config) -> None:
         raise HostError(
             f"{config.path} says {wanted} layers, but {count} lie in front of "
             f"{skeleton.head.label}."
+        )
+    if config.heads % config.kv_heads or config.head_dim % 8:
+        raise HostError(
+            f"{config.path}: {config.heads} heads of {config.head_dim} cannot share "
+            f"{config.kv_heads} KV heads."
         )
     hidden, ffn = config.count("hidden_size"), config.count("intermediate_size")
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -203,7 +214,11 @@ def _no_bias(graph: Graph, *nodes: Node) -> None:
 
 def _equal(one: Constant, other: Constant) -> bool:
     """Whether two matrices hold the same."""
-    return one.quant == other.quant and np.array_equal(one.array, other.array)
+    return one.quant == other.quant and np.array_equal(_stored(one), _stored(other))
+
+
+def _stored(constant: Constant) -> Any:
+    return array_of(constant) if constant.array is None else constant.array
 
 
 def _vector(name: str, values: Any) -> Tensor:
@@ -213,7 +228,7 @@ def _vector(name: str, values: Any) -> Tensor:
 
 def _matrix(name: str, constant: Constant, start: int = 0, count: int | None = None) -> Tensor:
     """Rows of a constant as they are: floats, or blocks."""
-    array = constant.array
+    array = _stored(constant)
     shape = (constant.shape[0] if count is None else count, constant.shape[1])
     if constant.quant == "F32":
         kind = {"float16": Kind.F16, "bfloat16": Kind.BF16}.get(array.dtype.name, Kind.F32)

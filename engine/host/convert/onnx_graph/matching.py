@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -78,12 +79,17 @@ class Matcher:
         probe, eps = self._near, self._heads.eps
         part = probe.part(stream, end)
         node = _norm_of(part.graph, end)
-        gain = _gain(part.graph, node)
+        shapes = [probe.shape(name) for name in stream]
+        width = shapes[0][-1]
+        gain = _gain(part.graph, node, width)
+        if any(prod(s) != probe.count * width or s[-1] != width for s in shapes):
+            raise UnlikeError(f"{node.label} does not read a sum of one vector for each token.")
         # So small that eps counts.
         spread = np.sqrt(eps / len(stream))
         values = {name: spread * self._normal(probe.shape(name)) for name in stream}
-        wanted = rms_norm(sum(values.values()), gain, eps).reshape(-1, len(gain))
-        got = probe.compute(part, values).reshape(-1, len(gain))
+        total = sum(x.reshape(-1, width) for x in values.values())
+        wanted = rms_norm(total, gain, eps)
+        got = probe.compute(part, values).reshape(-1, width)
         # Of a prompt, the head may see the last token alone.
         if not _same(got, wanted[-len(got) :], CLOSE) or len(got) not in (1, len(wanted)):
             raise UnlikeError(f"{node.label} is not the RMS norm of the sum in front of it.")
@@ -104,7 +110,7 @@ class Matcher:
         got = probe.compute(part, values)
         found = list(_parts(layer.units, values, 2))
         for one, other in permutations(found):
-            if _same(got, gated(one[1], other[1]), 1e-4):
+            if one[1].shape == other[1].shape and _same(got, gated(one[1], other[1]), 1e-4):
                 return one[0], other[0]
         raise UnlikeError(f"what {layer.down.label} reads is no unit that is gated by SiLU.")
 
@@ -123,6 +129,8 @@ class Matcher:
         orders = [tuple(wide)] if len(layer.qkv) == 1 else list(permutations(wide))
         for roles in orders:
             if [x.shape[-1] for _, x in roles] != sizes:
+                continue
+            if any(x.size != self._near.count * x.shape[-1] for _, x in roles):
                 continue
             places = tuple(place for place, _ in roles)
             gains = self._gains(part, places) if self._head_norm else None
@@ -221,7 +229,7 @@ class Matcher:
             eps: Any = norms[0].attributes.get("epsilon", 1e-5)
             if abs(eps - self._heads.eps) > 1e-3 * self._heads.eps:
                 raise UnlikeError(f"{norms[0].label} has the epsilon {eps:g}.")
-            found.append(_gain(part.graph, norms[0]))
+            found.append(_gain(part.graph, norms[0], self._heads.width))
         return found[0], found[1]
 
     def _normal(self, shape: tuple[int, ...]) -> Floats:
@@ -267,12 +275,23 @@ def _norm_of(graph: Graph, end: str) -> Node:
     raise UnlikeError(f"no RMS norm makes {end!r}.")
 
 
-def _gain(graph: Graph, norm: Node) -> Floats:
+def _gain(graph: Graph, norm: Node, width: int) -> Floats:
     """The one constant vector that a norm reads."""
     found = [graph.constants[name] for name in norm.inputs if name in graph.constants]
-    if len(found) != 1 or len(found[0].shape) != 1:
+    if len(found) != 1 or found[0].shape != (width,):
         raise UnlikeError(f"{norm.label} has not one vector as its gain.")
     return array_of(found[0])
+
+
+def longest_table(graph: Graph) -> int:
+    """The positions that the longest rotary table has, 0 without any."""
+    found = [
+        graph.constants[name].shape[0]
+        for node in graph.nodes
+        for name in node.inputs[TABLES.get(node.op, len(node.inputs)) :][:2]
+        if name in graph.constants and graph.constants[name].shape
+    ]
+    return max(found, default=0)
 
 
 def array_of(constant: Constant) -> Floats:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.graph.model import OWN, Graph, Node
 from engine.graph.passes.linear import LINEAR
+from engine.graph.passes.quantized import GATHER, MATMUL
 
 IDS = "input_ids"
 EMBED = f"{OWN}.Embed"
@@ -89,7 +90,12 @@ def _groups(graph: Graph) -> list[list[Node]]:
     groups: list[list[Node]] = []
     for node in graph.nodes:
         depth = max((depths.get(name, 0) for name in node.inputs), default=0)
+        if node.op in (MATMUL, GATHER):
+            raise UnlikeError(f"{node.label} has blocks that no quantization of GGUF has.")
         if node.op == LINEAR:
+            matrix = graph.constants.get(node.inputs[1])
+            if not matrix or len(matrix.shape) != 2 or len(node.inputs) > 3:
+                raise UnlikeError(f"{node.label} is no product with a matrix alone.")
             groups += [[] for _ in range(depth + 1 - len(groups))]
             groups[depth].append(node)
             depth += 1
