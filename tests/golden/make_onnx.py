@@ -4,8 +4,8 @@ encoder, that one.
 With PyTorch 1.13 and transformers 4.40: onnx_bert, onnx_llama, onnx_qwen2 and onnx_cached_qwen2, by
 the exporter that most files on the hub are from. With PyTorch 2 and transformers 5:
 onnx_dynamo_bert, onnx_dynamo_llama and onnx_dynamo_cached_llama, by the one that has taken its
-place. Those that are cached take keys and values of earlier tokens. What onnxruntime computes from them is what
-tests compare with, so nothing else is recorded.
+place. Those that are cached take keys and values of earlier tokens. What onnxruntime computes from
+them is what tests compare with, so nothing else is recorded.
 """
 
 from __future__ import annotations
