@@ -22,14 +22,15 @@ KINDS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 @dataclass(frozen=True)
 class Layout:
     """``bits`` 0 leaves matrices plain, ``zeros`` gives blocks zero points, ``packed`` makes one
-    product of Q, K and V, and ``rotary`` says that attention turns them itself. Only with ``last``
-    are there no logits but a prompt's last."""
+    product of Q, K and V, and ``rotary`` says that attention turns them itself. With ``last`` there
+    are no logits but a prompt's last, or, with ``keep``, as many of the last as an input says."""
 
     bits: int = 0
     zeros: bool = False
     packed: bool = False
     rotary: bool = True
     last: bool = False
+    keep: bool = False
     dtype: str = "float32"
     window: int = 0
 
@@ -101,6 +102,11 @@ class Builder:
             taken = self._op("Gather", "last", [normal, self._constant("minus", np.int64(-1))])
             self._nodes[-1].attribute.append(helper.make_attribute("axis", 1))
             normal = self._op("Unsqueeze", "head.in", [taken, self._constant("axes", _ints(1))])
+        if self._layout.keep:
+            first = self._op("Neg", "first", ["num_logits_to_keep"])
+            first = self._op("Reshape", "first.one", [first, self._constant("one.shape", _ints(1))])
+            ends = [self._constant("end", _ints(1 << 62)), self._constant("tokens", _ints(1))]
+            normal = self._op("Slice", "kept", [normal, first, *ends])
         matrix = w["model.embed_tokens.weight" if tied else "lm_head.weight"]
         self._product("lm_head", normal, matrix, "logits")
         return self._finished()
@@ -245,6 +251,9 @@ class Builder:
             helper.make_tensor_value_info(name, TensorProto.INT64, ["batch_size", size])
             for name, size in ids
         ]
+        if self._layout.keep:
+            name = "num_logits_to_keep"
+            inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, []))
         outputs = [helper.make_empty_tensor_value_info("logits")]
         for i in range(config["num_hidden_layers"]):
             for kind in ("key", "value"):
@@ -291,6 +300,7 @@ class Oracle:
             "input_ids": np.array([ids]),
             "attention_mask": np.ones((1, len(ids)), np.int64),
             "position_ids": np.arange(len(ids))[None],
+            "num_logits_to_keep": np.array(1),
         }
         feeds = {
             entry.name: given[entry.name]
