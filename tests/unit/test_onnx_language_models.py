@@ -258,6 +258,14 @@ def inserted(before: str, op: str, value: float | list[float], index: int = 0) -
     return edit
 
 
+def scaled_logits(graph: onnx.GraphProto) -> None:
+    """What Granite does."""
+    (head,) = (node for node in graph.node if node.name == "lm_head")
+    head.output[0] = "unscaled"
+    graph.initializer.append(numpy_helper.from_array(np.array(0.5, np.float32), "number"))
+    graph.node.append(helper.make_node("Mul", ["unscaled", "number"], ["logits"], "scaled"))
+
+
 LAST = "model.layers.2"
 NEARLY: dict[str, tuple[str, Edit]] = {
     "another activation": (
@@ -286,6 +294,7 @@ NEARLY: dict[str, tuple[str, Edit]] = {
         "not the RMS norm",
         inserted("model.layers.0.input_layernorm", "Mul", 8.0),
     ),
+    "logits that are scaled": ("not the last that is done for the logits", scaled_logits),
     "attention that is scaled": (
         "not the attention",
         inserted(f"{LAST}.self_attn.o_proj", "Mul", 2.0),
