@@ -65,21 +65,23 @@ class Expression:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Size) -> Size:
-        """The quotient by a product of axes and a number, if there is no rest."""
+        """The quotient, if there is no rest: the first terms divided, as with numbers."""
         divisor = _terms(other)
-        if len(divisor) != 1:
-            if self == other:
-                return 1
+        if not divisor:
             raise UndeterminedError
-        ((below, factor),) = divisor
-        total: Counter[Monomial] = Counter()
-        for monomial, coefficient in self.terms:
-            rest = Counter(monomial)
-            rest.subtract(below)
-            if coefficient % factor or min(rest.values(), default=0) < 0:
+        below, factor = divisor[0]
+        quotient: Size = 0
+        rest: Size = self
+        while first := _terms(rest):
+            monomial, coefficient = first[0]
+            left = Counter(monomial)
+            left.subtract(below)
+            if coefficient % factor or min(left.values(), default=0) < 0:
                 raise UndeterminedError
-            total[tuple(sorted(rest.elements()))] += coefficient // factor
-        return _size(total)
+            part = _size({tuple(sorted(left.elements())): coefficient // factor})
+            quotient += part
+            rest -= part * other
+        return quotient
 
     def __rfloordiv__(self, other: int) -> Size:
         raise UndeterminedError

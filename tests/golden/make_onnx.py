@@ -1,10 +1,11 @@
 """Writes the small random models that torch.onnx.export makes, and, with the folder of a sentence
 encoder, that one.
 
-With PyTorch 1.13 and transformers 4.40: onnx_bert, onnx_llama and onnx_qwen2, by the exporter that
-most files on the hub are from. With PyTorch 2 and transformers 5: onnx_dynamo_bert and
-onnx_dynamo_llama, by the one that has taken its place. What onnxruntime computes from them is what
-tests compare with, so nothing else is recorded.
+With PyTorch 1.13 and transformers 4.40: onnx_bert, onnx_llama, onnx_qwen2 and onnx_cached_qwen2, by
+the exporter that most files on the hub are from. With PyTorch 2 and transformers 5:
+onnx_dynamo_bert, onnx_dynamo_llama and onnx_dynamo_cached_llama, by the one that has taken its
+place. Those that are cached take keys and values of earlier tokens. What onnxruntime computes from
+them is what tests compare with, so nothing else is recorded.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ HERE = Path(__file__).resolve().parent
 NEW = int(torch.__version__.split(".")[0]) >= 2
 OPSET = 18 if NEW else 14
 AXES = {0: "batch", 1: "sequence"}
+CACHE_AXES = {0: "batch", 2: "past"}
+PAST = 5  # tokens
 ENCODER_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 SMALL = {
     "vocab_size": 40,
@@ -50,17 +53,71 @@ class Logits(torch.nn.Module):
         )[0]
 
 
+class Cached(torch.nn.Module):
+    """A language model of one layer with its cache: (batch, heads, tokens, width)."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Any, mask: Any, positions: Any, key: Any, value: Any) -> Any:
+        """The logits of the new tokens, and all keys and values."""
+        kind = transformers.DynamicCache
+        past = kind([(key, value)]) if NEW else kind.from_legacy_cache([(key, value)])
+        found = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=past,
+            use_cache=True,
+        )
+        if NEW:
+            layer = found.past_key_values.layers[0]
+            return found.logits, layer.keys, layer.values
+        return found.logits, *found.past_key_values[0]
+
+
 def export(model: Any, path: Path, inputs: tuple[str, ...], outputs: dict[str, Any]) -> None:
     """Writes a model whose inputs are ids (batch, sequence)."""
     ids = torch.ones(2, 7, dtype=torch.long)
+    export_all(model, path, dict.fromkeys(inputs, (ids, AXES)), outputs)
+
+
+def export_cached(model: Any, path: Path) -> None:
+    """Writes a language model of one layer with its cache."""
+    ids = torch.ones(2, 7, dtype=torch.long)
+    past = torch.randn(2, 2, PAST, 8)
+    inputs = {
+        "input_ids": (ids, AXES),
+        "attention_mask": (
+            torch.ones(2, 7 + PAST, dtype=torch.long),
+            {0: "batch", 1: "past + sequence"},
+        ),
+        "position_ids": (torch.arange(PAST, PAST + 7).expand(2, 7).contiguous(), AXES),
+        "past_key_values.0.key": (past, CACHE_AXES),
+        "past_key_values.0.value": (past.clone(), CACHE_AXES),
+    }
+    present = dict.fromkeys(("present.0.key", "present.0.value"), CACHE_AXES)
+    export_all(Cached(model), path, inputs, {"logits": AXES, **present})
+
+
+def export_all(
+    model: Any, path: Path, inputs: dict[str, tuple[Any, dict[int, str]]], outputs: dict[str, Any]
+) -> None:
+    """Writes a model with inputs like those given, whose axes have names."""
     if NEW:
-        axes = {i: torch.export.Dim(name) for i, name in AXES.items()}
-        more = {"dynamo": True, "dynamic_shapes": (axes,) * len(inputs), "external_data": False}
+        names = {name for _, axes in inputs.values() for name in axes.values() if "+" not in name}
+        sizes = {name: torch.export.Dim(name) for name in sorted(names)}
+        shapes = tuple(
+            {i: sizes.get(name, torch.export.Dim.DYNAMIC) for i, name in axes.items()}
+            for _, axes in inputs.values()
+        )
+        more = {"dynamo": True, "dynamic_shapes": shapes, "external_data": False}
     else:
-        more = {"dynamic_axes": {**dict.fromkeys(inputs, AXES), **outputs}}
+        more = {"dynamic_axes": {name: axes for name, (_, axes) in inputs.items()} | outputs}
     torch.onnx.export(
         model.eval(),
-        (ids,) * len(inputs),
+        tuple(tensor for tensor, _ in inputs.values()),
         path,
         input_names=list(inputs),
         output_names=list(outputs),
@@ -111,6 +168,8 @@ def main(folders: list[str]) -> None:
     for name, model in models.items():
         path = HERE / f"{prefix}_{name}.onnx"
         export(Logits(model), path, ENCODER_INPUTS[:2], {"logits": AXES})
+    name = "llama" if NEW else "qwen2"
+    export_cached(models[name], HERE / f"{prefix}_cached_{name}.onnx")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ def test_arithmetic() -> None:
     assert B + 0 == B and B * 1 == B and B - B == 0 and B * 0 == 0
     assert (B + S) * (B - S) == B * B - S * S
     assert (2 * B * S) // (2 * S) == B and (2 * B) % B == 0
+    assert (B * B - S * S) // (B + S) == B - S and (6 * B * S + 4 * S) // (3 * B + 2) == 2 * S
     assert 3 - B == -B + 3 and B // B == 1
     assert type((B + 2) - B) is int
 
@@ -26,6 +27,8 @@ def test_what_depends_on_the_axes() -> None:
     for question in (
         lambda: B // 2,
         lambda: B // S,
+        lambda: B // 0,
+        lambda: (B * B + S) // (B + S),
         lambda: 7 // B,
         lambda: B < S,
         lambda: B > 0,

@@ -12,7 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from engine.errors import OctavoError
+from engine.graph.facts import infer
 from engine.graph.lowering import record
+from engine.graph.passes.quantized import BLOCK
 from engine.host.convert.onnx_graph.conversion import simplified
 from engine.host.convert.onnx_graph.source import open_onnx
 from engine.plan import Traits
@@ -144,3 +146,36 @@ def test_embedding_by_quantized_rows(tmp_path: Path) -> None:
     feeds = {"ids": np.array([0, 19, 7, 7])}
     (got,), (want,) = computed(read, data, feeds), wanted(model, feeds)
     np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_zero_points_that_are_no_bytes_are_not_taken(tmp_path: Path) -> None:
+    """They may be floats, which are no numbers of 4 bits."""
+    n, k = 12, BLOCK
+    blocks, scales = quantized(n, k, BLOCK, 4, False)
+    attributes = {"N": n, "K": k, "bits": 4, "block_size": BLOCK, **CONTRIB}
+    for zeros in (np.full((n, 1), 8, np.float32), np.full((n, 2), 8, np.uint8)):
+        constants = {1: blocks, 2: scales, 3: zeros}
+        model, _ = node_model("MatMulNBits", [floats(3, k)], constants=constants, **attributes)
+        path = tmp_path / "model.onnx"
+        onnx.save(model, path)
+        (node,) = simplified(open_onnx(path)).nodes
+        assert node.op.endswith("MatMulNBits")
+
+
+def test_a_skipped_norm_with_another_width(tmp_path: Path) -> None:
+    inputs = [floats(2, 3, 32), floats(2, 3, 32), floats(31)]
+    model, _ = node_model("SkipSimplifiedLayerNormalization", inputs, free=False, **CONTRIB)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    with pytest.raises(OctavoError, match=r"SkipSimplifiedLayerNormalization 'the_node'.*31"):
+        infer(open_onnx(path))
+
+
+@pytest.mark.parametrize("more", [{"num_heads": 100}, {"num_heads": 8}, {"num_heads": 5}], ids=str)
+def test_heads_that_tables_do_not_fit(tmp_path: Path, more: dict[str, int]) -> None:
+    inputs = [floats(2, 3, 32), np.arange(6).reshape(2, 3), *tables(20, 4)]
+    model, _ = node_model("RotaryEmbedding", inputs, free=False, **CONTRIB, **more)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    with pytest.raises(OctavoError, match="RotaryEmbedding 'the_node'"):
+        infer(open_onnx(path))

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from engine.graph.facts import infer
 from engine.graph.model import Graph
 from engine.graph.passes import PASSES
 from engine.host.convert.onnx_graph.conversion import simplified
@@ -235,6 +236,22 @@ def test_known_values_and_shapes(tmp_path: Path) -> None:
     graph = PASSES["known values"](opened(s.model(s.op("Reshape", "x", shape)), tmp_path))
     assert ops(graph) == ["Sizes", "Reshape"]
     assert graph.nodes[0].attributes["sizes"] == ("batch", "sequence", "4", "16")
+
+
+def test_shapes_that_depend_on_where_a_range_begins(tmp_path: Path) -> None:
+    """As masks of exports with a cache: the rows of new tokens, the columns of all."""
+    s = Sketch()
+    batch, sequence = (
+        s.op("Gather", s.op("Shape", "x"), s.array(i, np.int64), axis=0) for i in (0, 1)
+    )
+    new = s.op("Range", batch, s.op("Add", batch, sequence), s.array(1, np.int64))
+    square = s.op("ConstantOfShape", s.op("Concat", *[s.op("Shape", new)] * 2, axis=0))
+    mask = s.op("Trilu", square, s.op("Sub", batch, s.array(3, np.int64)))
+    model = s.model(new, mask)
+    facts = infer(opened(model, tmp_path))
+    assert [str(size) for size in facts[new].shape] == ["sequence"]
+    assert [str(size) for size in facts[mask].shape] == ["sequence", "sequence"]
+    check(model, tmp_path)
 
 
 def test_identities_and_dead_nodes(tmp_path: Path) -> None:

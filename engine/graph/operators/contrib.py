@@ -44,15 +44,23 @@ def _infer_rotary(use: Use) -> list[Fact]:
         raise use.failure("its input should have three or four axes.")
     if use.attribute("interleaved", 0):
         raise use.unsupported("interleaved pairs are not supported.")
-    if x.rank == 3 and not use.attribute("num_heads", 0):
-        _, width = _table(use)
-        if not isinstance(x.shape[2], int) or x.shape[2] % width:
+    rotated, width = _table(use)
+    if x.rank == 3:
+        heads = use.attribute("num_heads", 0)
+        if not isinstance(x.shape[2], int) or x.shape[2] % (heads or width):
             raise use.failure("nobody says how many heads there are.")
+        width = x.shape[2] // heads if heads else width
+    else:
+        width = x.shape[3] if isinstance(x.shape[3], int) else width
+    if width < rotated or use.fact(1).rank > 2:
+        raise use.failure(f"heads of {width} elements are not rotated by these tables.")
     return [Fact(x.dtype, x.shape)]
 
 
 def _table(use: Use) -> tuple[int, int]:
     """How many elements of a head are rotated, and how many it has, as far as tables say."""
+    if use.fact(2).rank != 2 or use.fact(3).shape != use.fact(2).shape:
+        raise use.failure("its tables are not two matrices of one shape.")
     half = use.fact(2).shape[-1]
     width = use.attribute("rotary_embedding_dim", 0) or 2 * half
     if not isinstance(width, int) or width != 2 * half:
@@ -175,6 +183,7 @@ def _infer_groups(use: Use) -> list[Fact]:
             raise use.unsupported(f"{name} is not supported.")
     if use.attribute("softcap", 0.0) or use.has(10) or use.has(11):
         raise use.unsupported("soft caps, biases of the scores and sinks are not supported.")
+    _check_turning(use, width)
     past: Any = use.fact(3).shape[2] if use.has(3) else 0
     present = Fact(q.dtype, (q.shape[0], kv_heads, past + q.shape[1], width))
     for i in (3, 4):
@@ -183,6 +192,18 @@ def _infer_groups(use: Use) -> list[Fact]:
             for a, b in zip(use.fact(i).shape, wanted, strict=True):
                 use.check_same(a, b, "the sizes of what is cached")
     return [Fact(q.dtype, (*q.shape[:2], heads * width)), present, present]
+
+
+def _check_turning(use: Use, width: int) -> None:
+    """Raises graph.invalid for tables that do not fit the heads, or positions of no use."""
+    if not use.attribute("do_rotary", 0) or not use.has(7) or not use.has(8):
+        return
+    cos, sin = use.fact(7), use.fact(8)
+    columns = cos.shape[-1] if cos.rank == 2 else 0
+    if cos.shape != sin.shape or not isinstance(columns, int) or not 0 < 2 * columns <= width:
+        raise use.failure(f"its tables do not fit heads of {width} elements.")
+    if use.has(9) and use.fact(9).rank != 2:
+        raise use.failure("its positions should have two axes.")
 
 
 def _lower_groups(

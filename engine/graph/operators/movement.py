@@ -262,9 +262,8 @@ def _infer_trilu(use: Use) -> list[Fact]:
     if x.rank < 2:
         raise use.failure("it needs a matrix.")
     k = use.ints(1)[0] if use.has(1) else 0
-    if not isinstance(k, int):
-        raise UndeterminedError
-    if not x.value:
+    # Where the diagonal lies may depend on axes, the shape does not.
+    if not x.value or not isinstance(k, int):
         return [Fact(x.dtype, x.shape)]
     rows, columns = x.value.shape[-2:]
     upper, zero = use.attribute("upper", 1), cast(0, x.dtype)

@@ -140,6 +140,10 @@ def _infer_skip(use: Use) -> list[Fact]:
     """Outputs: the normalized sum, two that are not supported, and the sum."""
     x = use.fact(0)
     use.broadcast(x.shape, use.fact(1).shape)
+    for i in range(2, len(use.facts)):
+        if use.has(i):
+            sizes = "the sizes of a vector and of what is normalized"
+            use.check_same(use.fact(i).elements, x.shape[-1] if x.rank else 1, sizes)
     fact = Fact(x.dtype, x.shape)
     if any(use.node.outputs[1:3]):
         raise use.unsupported("its mean and variance are not supported.")

@@ -79,11 +79,13 @@ def _infer_range(use: Use) -> list[Fact]:
     dtype = use.fact(0).dtype
     if isinstance(delta, int | float) and delta == 0:
         raise use.failure("its step is zero.")
-    if isinstance(limit - start, Expression) or isinstance(delta, Expression):
-        if start == 0 and delta == 1:
-            return [Fact(dtype, (limit,))]
+    length = limit - start
+    if isinstance(length, Expression) or isinstance(delta, Expression):
+        # Axes are not negative: neither is their sum.
+        if delta == 1 and (start == 0 or all(factor > 0 for _, factor in length.terms)):
+            return [Fact(dtype, (length,))]
         raise UndeterminedError
-    count = max(math.ceil((limit - start) / delta), 0)
+    count = max(math.ceil(length / delta), 0)
     if count > LONGEST_RANGE:
         raise use.unsupported(f"a range of {count} elements is too long.")
     return [fact_of(vector([start + i * delta for i in range(count)], dtype))]

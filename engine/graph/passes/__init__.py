@@ -7,7 +7,7 @@ from engine.graph.passes.attention import fuse_attention
 from engine.graph.passes.dead import drop_dead, drop_identities
 from engine.graph.passes.folding import fold_known
 from engine.graph.passes.gelu import fuse_gelu
-from engine.graph.passes.linear import fuse_bias, fuse_qkv, make_linear
+from engine.graph.passes.linear import fuse_bias, fuse_qkv, fuse_residual, make_linear
 from engine.graph.passes.norm import fuse_layer_norm, fuse_rms_norm
 from engine.graph.passes.quantized import take_quantized
 from engine.graph.passes.swiglu import fuse_silu, fuse_swiglu
@@ -22,7 +22,8 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
     "SiLU": fuse_silu,
     "quantized matrices": take_quantized,
     "products with constants": make_linear,
-    "biases and residuals": fuse_bias,
+    "biases": fuse_bias,
+    "residuals": fuse_residual,
     "attention": fuse_attention,
     "SwiGLU": fuse_swiglu,
     "Q, K and V": fuse_qkv,

@@ -57,8 +57,12 @@ def _vector(finder: Finder, name: str, size: int) -> Constant | None:
 
 
 def fuse_bias(graph: Graph) -> Graph:
-    """What is added to a product, a constant vector and then one tensor of its shape, into it."""
-    graph = rewritten(graph, _bias)
+    """A constant vector that is added to a product, into it."""
+    return rewritten(graph, _bias)
+
+
+def fuse_residual(graph: Graph) -> Graph:
+    """One tensor of its shape that is added to a product, into it."""
     return rewritten(graph, _residual)
 
 

@@ -93,7 +93,10 @@ def _blocks(
     numbers = _unpacked(rows.reshape(n, -1), bits)
     zero = np.full((n, parts), 1 << (bits - 1), np.uint8)
     if zeros is not None:
-        zero = _unpacked(np.asarray(zeros).view(np.uint8).reshape(n, -1), bits)[:, :parts]
+        # Zero points may be floats too, one for each block.
+        if zeros.dtype != np.uint8 or zeros.size != n * ((parts * bits + 7) // 8):
+            return None
+        zero = _unpacked(zeros.reshape(n, -1), bits)[:, :parts]
     repeat = size // BLOCK
     scale = np.repeat(scales.reshape(n, parts).astype(np.float32), repeat, axis=1)
     zero = np.repeat(zero, repeat, axis=1)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.host import pip
 from engine.host.errors import HostError
 from engine.host.paths import LOCK_CONVERT
 from engine.host.progress import megabytes
+
+if TYPE_CHECKING:
+    from engine.host.convert.conversion import Places
 
 # As `quants.QUANTS`, which can be imported only once the packages are there.
 QUANTS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
@@ -32,21 +36,31 @@ def main(arguments: argparse.Namespace) -> int:
     """The command."""
     pip.install(LOCK_CONVERT, "Installing what converting needs")
     if arguments.source.suffix == ".onnx":
-        return _convert_graph(arguments)
+        return _convert_onnx(arguments)
     from engine.host.convert.conversion import convert  # only now are its imports there
 
-    places = convert(arguments.source, arguments.destination, arguments.quant)
-    size = megabytes(places.gguf.stat().st_size)
-    print(f"{places.gguf} and {places.shards}/ are ready ({size} each).")
-    print(f"The page loads it by the address of {places.shards / 'manifest.json'}: ?model=...")
+    return _tell(convert(arguments.source, arguments.destination, arguments.quant))
+
+
+def _convert_onnx(arguments: argparse.Namespace) -> int:
+    """A language model becomes what a GGUF file of it would; all else stays a graph."""
+    from engine.host.convert.conversion import write_model
+    from engine.host.convert.onnx_graph.conversion import read_graph, write_graph
+    from engine.host.convert.onnx_graph.language_model import language_model
+
+    source, destination = arguments.source, arguments.destination
+    graph = read_graph(source)
+    model = language_model(source, graph)
+    if model:
+        return _tell(write_model(model, source, destination, arguments.quant))
+    if arguments.quant:
+        raise HostError("--quant is not for graphs: their weights stay as they are.")
+    print(f"{write_graph(source, graph, destination)}/ is ready.")
     return 0
 
 
-def _convert_graph(arguments: argparse.Namespace) -> int:
-    from engine.host.convert.onnx_graph.conversion import convert_graph
-
-    if arguments.quant:
-        raise HostError("--quant is not for ONNX files: their weights stay as they are.")
-    folder = convert_graph(arguments.source, arguments.destination)
-    print(f"{folder}/ is ready.")
+def _tell(places: Places) -> int:
+    size = megabytes(places.gguf.stat().st_size)
+    print(f"{places.gguf} and {places.shards}/ are ready ({size} each).")
+    print(f"The page loads it by the address of {places.shards / 'manifest.json'}: ?model=...")
     return 0

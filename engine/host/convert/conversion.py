@@ -36,12 +36,16 @@ def convert(source: Path, destination: Path, quant: str | None = None) -> Places
     Raises HostError for a source that cannot be converted, for results that exist already, and
     where there is no room.
     """
-    model = _open(source)
+    return write_model(_open(source), source, destination, quant)
+
+
+def write_model(model: Model, source: Path, destination: Path, quant: str | None = None) -> Places:
+    """As `convert`, for a model that is open."""
     name = re.sub(r"[^\w.-]+", "-", f"{model.name}-{quant}" if quant else model.name)
     label = f"{model.name} ({quant.upper()})" if quant else model.name
     about = shards.About(name, label, f"{name}.gguf", source.resolve().name, model.license)
     with results(destination, f"{name}.gguf", name) as (file, folder):
-        if quant is None and source.is_file() and len(parts_of(source)) == 1:
+        if quant is None and source.suffix == ".gguf" and len(parts_of(source)) == 1:
             _copy(source, file)
         else:
             writing.write(file, model, quant)

@@ -40,13 +40,16 @@ def _interleaved(kind: MODEL_TENSOR, tensor: Tensor, config: Config) -> Tensor:
 def _reordered(tensor: Tensor, order: npt.NDArray[Any]) -> Tensor:
     """Row i of the result is row `order[i]`; few rows lie between those of neighbours."""
 
-    def read(first: int, last: int) -> Floats:
-        wanted = order[first:last]
-        begin = int(wanted.min())
-        rows: Floats = tensor.read(begin, int(wanted.max()) + 1)[wanted - begin]
-        return rows
+    def of(rows: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
+        def read(first: int, last: int) -> Any:
+            wanted = order[first:last]
+            begin = int(wanted.min())
+            return rows(begin, int(wanted.max()) + 1)[wanted - begin]
 
-    return replace(tensor, read=read)
+        return read
+
+    copy = of(tensor.copy) if tensor.copy else None
+    return replace(tensor, read=of(tensor.read), copy=copy)
 
 
 def _gain_from_one(kind: MODEL_TENSOR, tensor: Tensor, config: Config) -> Tensor:

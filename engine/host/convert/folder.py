@@ -11,7 +11,7 @@ import gguf
 
 from engine.host.convert import families, hyperparameters, quants, vocabulary
 from engine.host.convert.hyperparameters import Config
-from engine.host.convert.model import EMBEDDING, Model
+from engine.host.convert.model import EMBEDDING, Model, Tensor
 from engine.host.convert.safetensors import open_tensors, read_json
 
 CONFIG = "config.json"
@@ -19,9 +19,19 @@ CONFIG = "config.json"
 
 def open_folder(folder: Path) -> Model:
     """The model in a folder with config.json, safetensors and a tokenizer."""
-    config = Config(read_json(folder / CONFIG), str(folder / CONFIG))
+    config = read_config(folder)
+    return model_of(folder, folder.resolve().name, config, open_tensors(folder))
+
+
+def read_config(folder: Path) -> Config:
+    """The folder's config.json."""
+    return Config(read_json(folder / CONFIG), str(folder / CONFIG))
+
+
+def model_of(folder: Path, name: str, config: Config, found: dict[str, Tensor]) -> Model:
+    """The model `name` of tensors as Hugging Face calls them and what the folder says of it."""
     family = families.family_of(config)
-    tensors = families.renamed(family, config, open_tensors(folder))
+    tensors = families.renamed(family, config, found)
     rows = next(tensor.shape[0] for tensor in tensors if tensor.name == EMBEDDING)
     tokenizer = vocabulary.read_tokenizer(folder, rows)
     card = _card(folder, sum(prod(tensor.shape) for tensor in tensors))
@@ -32,7 +42,6 @@ def open_folder(folder: Path) -> Model:
         family.describe(writer, config)
         vocabulary.describe(writer, folder, tokenizer)
 
-    name = folder.resolve().name
     license_id, file_type = card.license or "", quants.file_type(tensors)
     return Model(name, family.architecture, license_id, file_type, tensors, describe)
 

@@ -106,6 +106,13 @@ def read_rope(config: Config) -> Rope:
     return rope
 
 
+def read_window(config: Config) -> int:
+    """The tokens that layers with a sliding window see; 0 if there are no such layers."""
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        return config.count("sliding_window")
+    return 0
+
+
 def describe(writer: Any, config: Config, rows: int) -> None:
     """Adds the hyperparameters; `rows` is how many tokens the embedding has."""
     writer.add_context_length(config.count("max_position_embeddings"))
@@ -118,8 +125,8 @@ def describe(writer: Any, config: Config, rows: int) -> None:
     writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.number("rms_norm_eps", 1e-6))
     writer.add_vocab_size(rows)
-    if config.get("sliding_window") and config.get("use_sliding_window", True):
-        writer.add_sliding_window(config.count("sliding_window"))
+    if window := read_window(config):
+        writer.add_sliding_window(window)
     _describe_rope(writer, config, read_rope(config))
 
 

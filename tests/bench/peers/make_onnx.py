@@ -91,7 +91,7 @@ class Weights:
 
     def _rotary(self, tensor: External) -> Array:
         half = self._config.head_dim // 2
-        frequencies = self._config.rope_base ** -(np.arange(half) / half)
+        frequencies = self._config.ropes[0].base ** -(np.arange(half) / half)
         angles = np.outer(np.arange(tensor.shape[0]), frequencies)
         values: Array = np.cos(angles) if tensor.name == "cos_cache" else np.sin(angles)
         return values
@@ -161,6 +161,8 @@ def configs(gguf: GGUF, config: ModelConfig, class_name: str) -> dict[str, dict[
         "head_dim": config.head_dim,
         "vocab_size": config.vocab,
         "max_position_embeddings": config.context,
+        "rms_norm_eps": config.eps,
+        "rope_theta": config.ropes[0].base,
     }
     own = {
         "use_external_data_format": {"model_q4.onnx": 1},

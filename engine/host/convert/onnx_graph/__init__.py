@@ -1,1 +1,2 @@
-"""`convert MODEL.onnx`: the graph as data in a manifest, its constants in shards."""
+"""`convert MODEL.onnx`: a language model that is recognized becomes a GGUF file; another graph is
+data in a manifest, its constants in shards."""

@@ -30,12 +30,26 @@ def convert_graph(source: Path, destination: Path) -> Path:
     Raises HostError for a source that cannot be converted, for results that exist already, and
     where there is no room.
     """
+    return write_graph(source, read_graph(source), destination)
+
+
+def read_graph(source: Path) -> Graph:
+    """The graph of an ONNX file; HostError if it cannot be read, or has an operator that is not
+    supported."""
     if not source.is_file():
         raise HostError(f"{source} is missing.")
-    started = time.monotonic()
     try:
         graph = open_onnx(source)
         check_operators(graph)
+    except OctavoError as error:
+        raise HostError(f"{source}: {error.message}") from None
+    return graph
+
+
+def write_graph(source: Path, graph: Graph, destination: Path) -> Path:
+    """As `convert_graph`, for a graph that was read from `source`."""
+    started = time.monotonic()
+    try:
         small = simplified(graph)
     except OctavoError as error:
         raise HostError(f"{source}: {error.message}") from None
