@@ -97,14 +97,18 @@ class Native:
             a.get("residual"),
         )
 
-    def _rope_store(self, call: Call, a: Mapping[str, Any]) -> Run:
+    def _rope_store(self, call: Call, a: Mapping[str, Any]) -> Run | None:
+        if call.args["k_pool"].dtype != "f16":
+            return None
         numbers, (_, kv_heads, _, dim) = _overrides(call), call.args["k_pool"].shape
         names = ("step", "block_table", "rope", "qkv", "q", "k_pool", "v_pool")
         sizes = (int(numbers["Q_HEADS"]), kv_heads, dim)
         turned = (int(numbers["ROTARY"]), int(numbers["HALVES"]))
         return Bound(self._library.rope_store, *(a[name] for name in names), *sizes, *turned)
 
-    def _attention(self, call: Call, a: Mapping[str, Any]) -> Run:
+    def _attention(self, call: Call, a: Mapping[str, Any]) -> Run | None:
+        if call.args["k_pool"].dtype != "f16":
+            return None
         numbers, (_, kv_heads, block, dim) = _overrides(call), call.args["k_pool"].shape
         context = call.args["block_table"].shape[0] * block
         return Bound(

@@ -1,0 +1,128 @@
+"""KV pools of 8 bits: what kernels store and read, against the references; these against f32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine.ops.attention import KV_BLOCK, KVLayout, rotate
+from engine.ops.kv_values import GROUP, dequantize, quantize, read_blocks, write_tokens
+from tests.kernels.cases import assert_close, numbers
+from tests.kernels.harness import Harness
+from tests.kernels.test_attention import case_of, layout, pool_of, rope, scattered
+from tests.kernels.test_shift import PAIRS, shift_case
+
+
+def assert_stored(got: np.ndarray, want: np.ndarray, head_dim: int) -> None:
+    """The same tokens are written, and no byte is off by more than a step of its scale: f32 of a GPU
+    may round a product to the other side, but seldom."""
+    got, want = (read_blocks(pool, slice(None), head_dim) for pool in (got, want))
+    stored = ~np.isnan(want)
+    assert (np.isnan(got) == ~stored).all(), "a place was written that is no token's"
+    groups = [np.abs(want[..., at : at + GROUP]).max(axis=-1) for at in range(0, head_dim, GROUP)]
+    step = np.stack(groups, axis=-1).repeat(GROUP, axis=-1)[..., :head_dim] / 127
+    off = np.abs(got - want)[stored]
+    assert (off <= 1.02 * step[stored] + 1e-3 * np.abs(want[stored])).all()
+    assert (off > 0.5 * step[stored]).mean() < 0.01
+
+
+@pytest.mark.parametrize(("shape", "halves"), [("smollm2", True), ("odd", False), ("phi", True)])
+@pytest.mark.parametrize(
+    ("device", "tokens", "capacity"),
+    [
+        ("plain", 1, 1),
+        ("plain", 19, 24),
+        ("workgroup", 1, 1),
+        ("workgroup", 33, 40),
+        ("subgroup", 33, 40),
+    ],
+)
+def test_attention(
+    harness: Harness, device: str, tokens: int, capacity: int, shape: str, halves: bool
+) -> None:
+    kv = layout(shape, halves, rotary=72 if shape == "phi" else 0, precision="q8")
+    for position in (0, 130):
+        case, y = case_of(device, kv, position, tokens, capacity, scattered(kv))
+        pools = [kv.pool("k", 0), kv.pool("v", 0)]
+        got, *got_pools = harness.run(case, [y, *pools])
+        want = case.reference()
+        for pool, values in zip(pools, got_pools, strict=True):
+            assert_stored(values, want[pool.name], kv.head_dim)
+        assert_close(got[:tokens], want[y.name][:tokens], 5e-3)
+
+
+def test_a_window_and_the_widest_heads(harness: Harness) -> None:
+    kv = layout("gemma", True, precision="q8")
+    for device, tokens in (("workgroup", 1), ("subgroup", 19)):
+        case, y = case_of(device, kv, 130, tokens, tokens, scattered(kv), window=20)
+        (got,) = harness.run(case, [y])
+        assert_close(got, case.reference()[y.name], 5e-3)
+
+
+@pytest.mark.parametrize(("head_dim", "rotary", "halves"), [(24, 0, False), (128, 96, True)])
+def test_shift(harness: Harness, head_dim: int, rotary: int, halves: bool) -> None:
+    kv = KVLayout(8, 128, 4, 2, head_dim, 1.0, halves, rotary, "q8")
+    rng = np.random.default_rng(head_dim)
+    keys, values = (
+        pool_of(rng.standard_normal((8, 2, KV_BLOCK, head_dim)), kv) for _ in range(2)
+    )
+    case = shift_case(kv, 48, keys, values)
+    got_k, got_v = harness.run(case, [kv.pool("k", 0), kv.pool("v", 0)])
+    want = case.reference()
+    assert_stored(got_k, want["k.0"], head_dim)
+    np.testing.assert_array_equal(got_v, want["v.0"])
+    untouched = [block for block in range(8) if block not in {to for _, to in PAIRS}]
+    np.testing.assert_array_equal(got_k[untouched], keys[untouched])
+
+
+def test_the_rule() -> None:
+    x = np.zeros((3, 40), np.float32)
+    x[0, :4] = (127, 2.5, 3.5, -0.5)  # a scale of 1; halves go to even
+    x[0, 32:] = -254  # the last group is shorter
+    x[1, 0] = 1e-9  # its scale is zero as a half
+    x[2] = numbers(1, 40)
+    quants, scales = quantize(x)
+    assert quants.dtype == np.int8 and scales.dtype == np.float16
+    assert quants[0, :5].tolist() == [127, 2, 4, 0, 0]
+    assert (scales[0].tolist(), quants[0, 32:].tolist()) == ([1.0, 2.0], [-127] * 8)
+    assert not quants[1].any() and not scales[1].any()
+    wide = scales.astype(np.float32).repeat(GROUP, axis=-1)[:, :40]
+    assert (np.abs(dequantize(quants, scales) - x) <= wide * 0.501 + 1e-9).all()
+
+
+@pytest.mark.parametrize("head_dim", [8, 16, 24, 64, 80, 96, 256])
+def test_the_pools(head_dim: int) -> None:
+    """A token's bytes and scales lie where only its own are; rounding again changes nothing."""
+    kv = KVLayout(3, 48, 2, 2, head_dim, 1.0, precision="q8")
+    values = numbers(head_dim, 2, KV_BLOCK, head_dim)
+    pool = np.full(kv.pool("k", 0).shape, 0x7C007C00, np.uint32)
+    for token in range(KV_BLOCK):
+        write_tokens(pool, 1, token, values[:, token])
+    (stored,) = read_blocks(pool, [1], head_dim)
+    np.testing.assert_array_equal(stored, dequantize(*quantize(values)))
+    assert (pool[[0, 2]] == 0x7C007C00).all()
+    again = pool.copy()
+    write_tokens(again, 1, slice(None), stored)
+    np.testing.assert_array_equal(again, pool)
+
+
+def test_pools_take_half() -> None:
+    sizes = {p: layout("smollm2", True, precision=p).pool("k", 0).nbytes for p in ("f16", "q8")}
+    assert sizes["q8"] / sizes["f16"] == 0.53125
+
+
+def test_errors_grow_slowly_with_slides() -> None:
+    """Keys are rounded anew with each slide: by half a step at most, in either direction."""
+    kv = KVLayout(1, 128, 4, 2, 64, 1.0, True, precision="q8")
+    rng = np.random.default_rng(3)
+    keys = rng.standard_normal((KV_BLOCK, 2, 64)).astype(np.float32)
+    table = rope(128, 64)
+    back = (table[16] * (1, -1))[None].repeat(KV_BLOCK, axis=0)
+    errors = []
+    exact, rounded = keys, dequantize(*quantize(keys))
+    for _ in range(16):
+        exact = rotate(exact, back, kv)
+        rounded = dequantize(*quantize(rotate(rounded, back, kv)))
+        errors.append(float(np.sqrt(np.mean((rounded - exact) ** 2) / np.mean(exact**2))))
+    assert errors[0] < 0.009
+    assert errors[15] < 4 * errors[0]
