@@ -37,6 +37,7 @@ export const SETTINGS = [
   { name: "device", group: "load", choices: ["auto", "gpu", "cpu"], prefix: "on" },
   { name: "context", group: "load", min: 16, max: 131_072, whole: true, neutral: 2048 },
   { name: "kv_bytes", group: "load", min: 1, max: 65_536, whole: true, unit: 1e6 },
+  { name: "kv_precision", group: "load", choices: ["f16", "q8"], prefix: "kv" },
   { name: "theme", group: "page", choices: ["auto", "light", "dark"], prefix: "theme" },
   { name: "language", group: "page", choices: ["auto", "en", "zh"], prefix: "language" },
 ];
