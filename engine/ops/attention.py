@@ -24,11 +24,12 @@ TILE_SPLITS = 4  # spans that a whole chunk of attention_tile is split into
 class KVLayout:
     """The shape of the paged KV cache and of the heads that use it.
 
-    Pools are (num_blocks, kv_heads, KV_BLOCK, head_dim) f16, or with the ``precision`` q8 (num_blocks,
-    kv_heads, words) u32: those of all tokens' bytes, then those of their scales. A device may have more blocks or fewer of them than plans say
-    (``engine.backends.base.pools_of``). ``block_table`` is (ceil(context / KV_BLOCK),) u32. The first ``rotary`` elements of a head are rotated (0: all of
-    them), a multiple of 4; ``halves`` says that their pairs are (i, i + rotary / 2) and not (2i,
-    2i + 1).
+    Pools are (num_blocks, kv_heads, KV_BLOCK, head_dim) f16, or with the ``precision`` q8
+    (num_blocks, kv_heads, words) u32: those of all tokens' bytes, then those of their scales. A
+    device may have more blocks or fewer of them than plans say (``engine.backends.base.pools_of``).
+    ``block_table`` is (ceil(context / KV_BLOCK),) u32. The first ``rotary`` elements of a head are
+    rotated (0: all of them), a multiple of 4; ``halves`` says that their pairs are (i, i + rotary /
+    2) and not (2i, 2i + 1).
     """
 
     num_blocks: int

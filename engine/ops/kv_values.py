@@ -79,8 +79,8 @@ def write_tokens(pool: Any, block: int, tokens: Any, values: Any) -> None:
 
 
 def _parts(words: Any, head_dim: int) -> tuple[Any, Any]:
-    """Bytes (..., tokens, head_dim) i8 and scales (..., tokens, 2 scale_words) f16 in words of q8, in
-    the same memory."""
+    """Bytes (..., tokens, head_dim) i8 and scales (..., tokens, 2 scale_words) f16 in words of q8,
+    in the same memory."""
     import numpy as np
 
     tokens = words.shape[-1] // row_words(head_dim, "q8")

@@ -28,7 +28,7 @@ def pack_shift(moved: int, pairs: Sequence[tuple[int, int]]) -> bytes:
 def shift(b: PlanBuilder, kv: KVLayout, layer: int, rope: str = ROPE) -> None:
     """Rotate the keys of blocks back by as many positions as their tokens move (RoPE is a
     rotation, so that this equals having rotated by the new position), and copy the values. Where
-    the layer's table has another length than 1, keys keep theirs. Keys of 8 bits are rounded anew."""
+    the layer's table has another length than 1, keys keep theirs. Keys of q8 are rounded anew."""
     shader = Shader(
         "kv_shift",
         (

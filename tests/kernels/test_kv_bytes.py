@@ -14,8 +14,8 @@ from tests.kernels.test_shift import PAIRS, shift_case
 
 
 def assert_stored(got: np.ndarray, want: np.ndarray, head_dim: int) -> None:
-    """The same tokens are written, and no byte is off by more than a step of its scale: f32 of a GPU
-    may round a product to the other side, but seldom."""
+    """The same tokens are written, and no byte is off by more than a step of its scale: f32 of a
+    GPU may round a product to the other side, but seldom."""
     got, want = (read_blocks(pool, slice(None), head_dim) for pool in (got, want))
     stored = ~np.isnan(want)
     assert (np.isnan(got) == ~stored).all(), "a place was written that is no token's"
@@ -63,9 +63,7 @@ def test_a_window_and_the_widest_heads(harness: Harness) -> None:
 def test_shift(harness: Harness, head_dim: int, rotary: int, halves: bool) -> None:
     kv = KVLayout(8, 128, 4, 2, head_dim, 1.0, halves, rotary, "q8")
     rng = np.random.default_rng(head_dim)
-    keys, values = (
-        pool_of(rng.standard_normal((8, 2, KV_BLOCK, head_dim)), kv) for _ in range(2)
-    )
+    keys, values = (pool_of(rng.standard_normal((8, 2, KV_BLOCK, head_dim)), kv) for _ in range(2))
     case = shift_case(kv, 48, keys, values)
     got_k, got_v = harness.run(case, [kv.pool("k", 0), kv.pool("v", 0)])
     want = case.reference()
