@@ -5,10 +5,10 @@ golden passage.
 
 The whole passage goes through a plan recorded for a GPU, whose NumPy references are run natively
 with the file's own weights, as the device would: KV in halves or bytes, activations rounded where
-the plan says so. Without barriers (a software adapter) every matrix gets rounded activations, the output
-matrix too; with them (a real GPU) only prefill does, so the output matrix gets f32. The model is
-any file that a document in tests/golden was made from; without a path, the one that `build.py`
-keeps under .cache. Ten seconds for SmolLM2-135M.
+the plan says so. Without barriers (a software adapter) every matrix gets rounded activations, the
+output matrix too; with them (a real GPU) only prefill does, so the output matrix gets f32. The
+model is any file that a document in tests/golden was made from; without a path, the one that
+`build.py` keeps under .cache. Ten seconds for SmolLM2-135M.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def measure(path: Path) -> Iterator[str]:
     model, weights = open_model(gguf), Weights(gguf, data)
     ids, oracle = passage["ids"], np.array(passage["nll"])
     yield f"{path.name}, {len(oracle)} tokens; the oracle has a mean nll of {oracle.mean():.5f}"
-    yield "| activations | KV | nll | perplexity | to oracle | to f32 | error | KL, nats | same top |"
+    yield "| activations | KV | nll | perplexity | to oracle | to f32 | error | KL, nats | top |"
     yield "|---|---|---|---|---|---|---|---|---|"
     f32 = np.empty(0)
     for traits, precision in WAYS:
