@@ -4,7 +4,7 @@
 const QUADS = HEAD_DIM / 4u;
 const THREADS = KV_HEADS * KV_BLOCK * QUADS;
 
-fn new_key(src: u32, moved: u32, j: u32) -> vec4<f32> {
+fn moved_key(src: u32, moved: u32, j: u32) -> vec4<f32> {
   let row = row_of(src);
   let k = vec4<f32>(key_pair(row, rope_low(j) / 2u), key_pair(row, rope_high(j) / 2u));
   return rotate4_back(k, moved, j);
@@ -16,7 +16,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let src = shift[2u + 2u * id.y];
   let dst = shift[3u + 2u * id.y];
   let row = id.x / QUADS;
-  store_key(dst * KV_HEADS * KV_BLOCK + row, src * KV_HEADS * KV_BLOCK + row, shift[0], id.x % QUADS);
+  move_key(dst * KV_HEADS * KV_BLOCK + row, src * KV_HEADS * KV_BLOCK + row, shift[0], id.x % QUADS);
   if (src != dst) {
     for (var i = id.x; i < WORDS; i += THREADS) { v_pool[dst * WORDS + i] = v_pool[src * WORDS + i]; }
   }

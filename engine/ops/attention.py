@@ -81,11 +81,9 @@ class KVLayout:
         type = f"array<vec{words}<u32>>" if vector else "array<u32>"
         return Slot("k_pool", type, access), Slot("v_pool", type, access)
 
-    def pieces(self, *uses: str) -> tuple[str, ...]:
-        """The pieces of WGSL by which kernels read and write what is in the pools."""
-        if self.precision == "f16":
-            return tuple(f"kv_half_{use}" for use in uses)
-        return ("kv_bytes", *(f"kv_bytes_{use}" for use in uses))
+    def pieces(self, use: str) -> tuple[str, ...]:
+        """The pieces of WGSL by which a kernel reads and writes what is in the pools."""
+        return (f"kv_half_{use}",) if self.precision == "f16" else ("kv_bytes", f"kv_bytes_{use}")
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def _rope_store(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, rope: str
             Slot("q", "array<f32>", "read_write"),
             *kv.pool_slots(1, "read_write"),
         ),
-        lib=("step", "rope", "paged", *kv.pieces("key", "value")),
+        lib=("step", "rope", "paged", *kv.pieces("store")),
         consts=_consts(kv, workgroup),
         overrides={"Q_HEADS": kv.q_heads, **rotation(kv)},
     )

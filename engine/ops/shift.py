@@ -36,7 +36,7 @@ def shift(b: PlanBuilder, kv: KVLayout, layer: int, rope: str = ROPE) -> None:
             Slot("rope", "array<vec4<f32>>"),
             *kv.pool_slots(1, "read_write"),
         ),
-        lib=("rope", *kv.pieces("key")),
+        lib=("rope", *kv.pieces("move")),
         consts={
             "WORKGROUP": WORKGROUP,
             "HEAD_DIM": kv.head_dim,
