@@ -17,6 +17,7 @@ from engine import ops
 from engine.files import golden
 from engine.ops.attention import KV_BLOCK, KVLayout, Reach
 from engine.ops.gate import Act
+from engine.ops.kv_values import Precision, quant_words
 from engine.ops.linear import Norm
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, Plan, PlanBuilder, Tensor, Traits, Weight
@@ -88,16 +89,20 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Attend:
-    """Attention of ``group`` query heads to each of two heads."""
+    """Attention of ``group`` query heads to each of two heads, whose keys and values are halves or
+    ``bytes``."""
 
     head_dim: int
     group: int
     window: bool = False
+    bytes: bool = False
 
     def build(self, b: PlanBuilder) -> Tensor:
         """Its calls; what comes out."""
         heads, dim = 2 * self.group, self.head_dim
-        kv = KVLayout(CONTEXT // KV_BLOCK, CONTEXT, heads, 2, dim, dim**-0.5)
+        precision: Precision = "q8" if self.bytes else "f16"
+        blocks = CONTEXT // KV_BLOCK
+        kv = KVLayout(blocks, CONTEXT, heads, 2, dim, dim**-0.5, precision=precision)
         qkv = Tensor("qkv", (b.tokens, (heads + 4) * dim), "f32", "state")
         return ops.attention(b, qkv, kv, 0, Reach(WINDOW if self.window else 0))
 
@@ -162,9 +167,23 @@ def content(tensor: Tensor, case: Case) -> bytes:
         return array("I", range(tensor.shape[0] - 1, -1, -1)).tobytes()
     if tensor.name == "tokens":
         return array("I", [(17 * i + 5) % N for i in range(tensor.shape[0])]).tobytes()
+    if tensor.role == "kv" and isinstance(case.spec, Attend) and case.spec.bytes:
+        return _bytes_with_scales(tensor, KV_BLOCK * quant_words(case.spec.head_dim))
     if tensor.dtype == "f16":
         return struct.pack(f"<{tensor.nbytes // 2}e", *_numbers(tensor.name, tensor.nbytes // 2))
     return array("f", _numbers(tensor.name, tensor.nbytes // 4)).tobytes()
+
+
+def _bytes_with_scales(tensor: Tensor, quants: int) -> bytes:
+    """A pool of bytes: for each head of a block so many words of bytes, then scales, two a word."""
+    blocks, heads, words = tensor.shape
+    rng = random.Random(f"{tensor.name} {words}")
+    count = 2 * (words - quants)
+    rows = []
+    for _ in range(blocks * heads):
+        scales = (rng.uniform(0.5, 1) / 128 for _ in range(count))
+        rows += [rng.randbytes(4 * quants), struct.pack(f"<{count}e", *scales)]
+    return b"".join(rows)
 
 
 def file_of(weights: Iterable[Weight]) -> tuple[GGUF, bytes]:
@@ -217,6 +236,7 @@ def expected() -> dict[str, array[float]]:
 
 HEAD_DIMS = (16, 24, 64, 80, 96, 128, 256)
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8)
+BYTES = {64: (1, 3, 4, 7), 96: (1,), 128: (2, 3, 4, 6, 8), 256: (4,)}  # of 8 bits: what models have
 
 
 def all_cases() -> list[Case]:
@@ -234,4 +254,6 @@ def all_cases() -> list[Case]:
         ]
     specs += [Attend(dim, group) for dim in HEAD_DIMS for group in GROUPS]
     specs += [Attend(dim, group, True) for dim in (16, 24, 96, 256) for group in (1, 2, 4)]
+    specs += [Attend(dim, group, bytes=True) for dim in BYTES for group in BYTES[dim]]
+    specs += [Attend(256, 4, True, True)]
     return [Case(spec, many) for spec in specs for many in (False, True)]

@@ -137,7 +137,8 @@ def _spec(call: Call) -> Spec | None:
         dim = shader.consts["HEAD_DIM"]
         heads = shader.overrides.get("Q_HEADS", 0) // shader.consts["KV_HEADS"]
         group = shader.consts.get("GROUP", heads)
-        return Attend(dim, int(group), bool(shader.overrides["WINDOW"]))
+        bytes = args["k_pool"].dtype == "u32"
+        return Attend(dim, int(group), bool(shader.overrides["WINDOW"]), bytes)
     return None
 
 

@@ -14,6 +14,7 @@ from engine.errors import OctavoError, wrong_field
 DEVICES = ("auto", "gpu", "cpu", "remote")
 DeviceChoice = Literal["auto", "gpu", "cpu", "remote"]
 Activations = Literal["auto", "f32", "q16", "q8"]
+KVPrecision = Literal["f16", "q8"]
 ContextFull = Literal["stop", "slide"]
 DEFAULT_CONTEXT = 2048  # tokens
 SMALLEST_TEMPERATURE = 1e-3  # below, logits divided by it could leave f32: that is greedy
@@ -89,7 +90,8 @@ def _base(url: Any) -> str:
 class LoadConfig:
     """How to load a model: its manifest's address, the device, the context in tokens, the tokens
     or bytes that the KV cache may grow to in all conversations together (both None: one context; if
-    it is less than one, the context is that much), whether activations may be rounded to integers
+    it is less than one, the context is that much), whether its values are halves or bytes with a
+    scale for each 32 (q8: about half the memory), whether activations may be rounded to integers
     (auto: to 15 bits where that is faster; in products of many tokens of a large model, on a real
     GPU, to 8 bits), whether kernel variants are measured (None: on a real GPU, those not measured
     before; true: all of them, however long it takes), and the bytes of device memory that all
@@ -104,6 +106,7 @@ class LoadConfig:
     tune: bool | None = None
     kv_tokens: int | None = None
     kv_bytes: int | None = None
+    kv_precision: KVPrecision = "f16"
     memory_bytes: int | None = None
     remote: RemoteConfig | None = None
 
@@ -125,6 +128,7 @@ class LoadConfig:
             tune=_switch(message, "tune"),
             kv_tokens=_optional(message, "kv_tokens", 16, 1 << 20),
             kv_bytes=_optional(message, "kv_bytes", 1, 1 << 40),
+            kv_precision=cast(KVPrecision, _one_of(message, "kv_precision", ("f16", "q8"))),
             memory_bytes=_optional(message, "memory_bytes", 1, 1 << 40),
             remote=None if remote is None else RemoteConfig.from_wire(remote),
         )

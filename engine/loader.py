@@ -208,14 +208,14 @@ async def load(
         device.traits = replace(device.traits, chunk=economy.chunk(device.traits.chunk))
         traits = _traits_for(model.config, device, config)
         context = min(config.context, model.config.context)
-        values = model.config.kv_block_values()
-        block_bytes = 2 * model.config.num_layers * values * traits.kv_value_bytes
-        most = traits.max_tensor_bytes // (values * traits.kv_value_bytes)
+        pool_bytes = model.config.kv_block_bytes(config.kv_precision, traits.kv_value_bytes)
+        block_bytes = 2 * model.config.num_layers * pool_bytes
+        most = traits.max_tensor_bytes // pool_bytes
         budget = economy.blocks(budget_blocks(config, context, block_bytes, most))
         context = min(context, budget * KV_BLOCK)
         # Plans say that the pools hold one context: so kernels that were measured once stay known,
         # whatever the budget.
-        kv = model.config.kv_layout(-(-context // KV_BLOCK), context)
+        kv = model.config.kv_layout(-(-context // KV_BLOCK), context, config.kv_precision)
         plans, traits = await right_plans(
             device, lambda simpler: build_plans(model, simpler, kv), traits, host
         )

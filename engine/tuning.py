@@ -294,7 +294,9 @@ def _fill(device: Device, tensor: Tensor, call: Call, tokens: int) -> None:
             device.write(words, _pattern(kind, words.nbytes))
     else:
         kinds = {"f32": "floats", "f16": "halves", "u32": "bytes"}
-        device.write(tensor, _pattern(kinds[tensor.dtype], tensor.nbytes))
+        # Pools of bytes have scales among their words, which are halves.
+        kind = "halves" if tensor.role == "kv" else kinds[tensor.dtype]
+        device.write(tensor, _pattern(kind, tensor.nbytes))
 
 
 @cache

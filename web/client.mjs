@@ -69,6 +69,8 @@ export { Conversation, OctavoError };
  * @property {number} [kv_tokens] room that the KV cache may grow to, for all conversations together;
  *   one context if absent. If it is less, the context is that much
  * @property {number} [kv_bytes] the same in bytes; either of them
+ * @property {"f16" | "q8"} [kv_precision] of what the KV cache holds: halves if absent, or bytes with
+ *   scales, about half the memory
  * @property {boolean} [tune] measure kernel variants: all (true), none (false), new ones (absent)
  * @property {number} [memory_bytes] on the device that all loaded models may take together: those
  *   that are there stay, or are swapped out until they are used. If absent, they are replaced

@@ -41,6 +41,7 @@ export const SETTINGS = [
   { name: "remote_key", group: "load", maxLength: 2000, kind: "password" },
   { name: "context", group: "load", min: 16, max: 131_072, whole: true, neutral: 2048 },
   { name: "kv_bytes", group: "load", min: 1, max: 65_536, whole: true, unit: 1e6 },
+  { name: "kv_precision", group: "load", choices: ["f16", "q8"], prefix: "kv" },
   { name: "theme", group: "page", choices: ["auto", "light", "dark"], prefix: "theme" },
   { name: "language", group: "page", choices: ["auto", "en", "zh"], prefix: "language" },
 ];

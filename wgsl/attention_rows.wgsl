@@ -17,11 +17,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   var total = 0.0;
   let length = step.position + id.y + 1u;
   for (var t = seen_from(length); t < length; t++) {
-    let at = paged(t, kv_head, 4u);
+    let row = row_of(paged(t, kv_head));
     var score = 0.0;
     for (var i = 0u; i < QUADS; i++) {
-      let pair = k_pool[at + i];
-      score += dot(query[i], vec4<f32>(unpack2x16float(pair.x), unpack2x16float(pair.y)));
+      score += dot(query[i], quad_of(key_bits(row, i), i));
     }
     let new_top = max(top, score);
     let fade = exp(top - new_top);
@@ -29,9 +28,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     top = new_top;
     total = total * fade + weight;
     for (var i = 0u; i < QUADS; i++) {
-      let pair = v_pool[at + i];
-      let v = vec4<f32>(unpack2x16float(pair.x), unpack2x16float(pair.y));
-      acc[i] = acc[i] * fade + v * weight;
+      acc[i] = acc[i] * fade + quad_of(value_bits(row, i), i) * weight;
     }
   }
   for (var i = 0u; i < QUADS; i++) { y[base + i] = acc[i] / total; }

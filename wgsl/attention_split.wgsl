@@ -13,8 +13,6 @@ const LOWEST = -3.0e38;
 
 var<workgroup> blocks: array<u32, TILE / KV_BLOCK>;
 var<workgroup> query: array<vec4<f32>, HEADS * QUADS>;
-var<workgroup> new_k: array<u32, PAIRS>;
-var<workgroup> new_v: array<u32, PAIRS>;
 var<workgroup> weights: array<f32, HEADS * TILE>;
 var<workgroup> scratch: array<f32, HEADS * TILE>;
 var<workgroup> values: array<vec2<f32>, WORKGROUP>;
@@ -26,9 +24,9 @@ fn load4(head: u32, j: u32) -> vec4<f32> {
   return vec4<f32>(qkv[src + low], qkv[src + low + 1u], qkv[src + high], qkv[src + high + 1u]);
 }
 
-// Where token i of the tile lies in the pools.
-fn place(i: u32, head: u32) -> u32 {
-  return ((blocks[i / KV_BLOCK] * KV_HEADS + head) * KV_BLOCK + i % KV_BLOCK) * OCTETS;
+// The row of the pools that token i of the tile has.
+fn place(i: u32, head: u32) -> Row {
+  return row_of((blocks[i / KV_BLOCK] * KV_HEADS + head) * KV_BLOCK + i % KV_BLOCK);
 }
 
 fn put_query(head: u32, at: u32, pair: vec2<f32>) {
@@ -78,18 +76,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (lane < QUADS) {
       let k = rotate4(load4(KV_HEADS * GROUP + kv_head, lane), position, lane);
       let v = load4(KV_HEADS * (GROUP + 1u) + kv_head, lane);
-      new_k[rope_low(lane) / 2u] = pack2x16float(k.xy);
-      new_k[rope_high(lane) / 2u] = pack2x16float(k.zw);
-      new_v[rope_low(lane) / 2u] = pack2x16float(v.xy);
-      new_v[rope_high(lane) / 2u] = pack2x16float(v.zw);
+      put_new(rope_low(lane) / 2u, k.xy, v.xy);
+      put_new(rope_high(lane) / 2u, k.zw, v.zw);
     }
     workgroupBarrier();
-    if (lane < OCTETS && group.z == GROUP / HEADS - 1u) {
-      let at = paged(position, kv_head, 8u) + lane;
-      let i = 4u * lane;
-      k_pool[at] = vec4<u32>(new_k[i], new_k[i + 1u], new_k[i + 2u], new_k[i + 3u]);
-      v_pool[at] = vec4<u32>(new_v[i], new_v[i + 1u], new_v[i + 2u], new_v[i + 3u]);
-    }
+    finish_new(lane, row_of(paged(position, kv_head)), group.z == GROUP / HEADS - 1u);
   }
   workgroupBarrier();
 
@@ -107,15 +98,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
     if (inside) {
-      let at = place(lane, kv_head);
+      let row = place(lane, kv_head);
       for (var o = 0u; o < OCTETS; o++) {
-        var words = k_pool[at + o];
-        if (tile + lane == position) {
-          let i = 4u * o;
-          words = vec4<u32>(new_k[i], new_k[i + 1u], new_k[i + 2u], new_k[i + 3u]);
-        }
-        let a = vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
-        let b = vec4<f32>(unpack2x16float(words.z), unpack2x16float(words.w));
+        var bits = key_bits(row, o);
+        if (tile + lane == position) { bits = new_key_bits(o); }
+        let a = low_quad(bits);
+        let b = high_quad(bits);
         for (var g = 0u; g < HEADS; g++) {
           let i = g * QUADS + 2u * o;
           score[g] += dot(query[i], a) + dot(query[i + 1u], b);
@@ -140,14 +128,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       var v: array<u32, AHEAD>;
       for (var a = 0u; a < AHEAD; a++) {
         let t = min(i + a * LANES, count - 1u);
-        v[a] = v_pool[place(t, kv_head) + pair / 4u][pair % 4u];
+        v[a] = value_bits(place(t, kv_head), pair);
         if (tile + t == position) { v[a] = new_v[pair]; }
       }
       for (var a = 0u; a < AHEAD; a++) {
         let t = i + a * LANES;
         if (t < count) {
           for (var g = 0u; g < HEADS; g++) {
-            acc[g] += weights[g * TILE + t] * unpack2x16float(v[a]);
+            acc[g] += weights[g * TILE + t] * pair_of(v[a]);
           }
         }
       }

@@ -15,13 +15,9 @@ const LOWEST = -3.0e38;
 var<workgroup> keys: array<vec4<f32>, TILE * QUADS>;
 var<workgroup> values: array<vec4<f32>, TILE * QUADS>;
 
-fn quad(words: vec2<u32>) -> vec4<f32> {
-  return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
-}
-
-// Where quad i of a tile lies in the pools; past the end, somewhere inside.
-fn place(tile: u32, i: u32, end: u32, head: u32) -> u32 {
-  return paged(min(tile + i / QUADS, end - 1u), head, 4u) + i % QUADS;
+// The row of the pools that quad i of a tile lies in; past the end, some row inside.
+fn place(tile: u32, i: u32, end: u32, head: u32) -> Row {
+  return row_of(paged(min(tile + i / QUADS, end - 1u), head));
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -50,9 +46,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var next_k: array<vec2<u32>, FETCH>;
   var next_v: array<vec2<u32>, FETCH>;
   for (var f = 0u; f < FETCH; f++) {
-    let at = place(start, lane + f * WORKGROUP, end, kv_head);
-    next_k[f] = k_pool[at];
-    next_v[f] = v_pool[at];
+    let i = lane + f * WORKGROUP;
+    let row = place(start, i, end, kv_head);
+    next_k[f] = key_bits(row, i % QUADS);
+    next_v[f] = value_bits(row, i % QUADS);
   }
   for (var tile = start; tile < end; tile += TILE) {
     workgroupBarrier();
@@ -61,15 +58,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       if (i < TILE * QUADS) {
         // Past the end the pool may hold anything, even what is not a number.
         let inside = tile + i / QUADS < end;
-        keys[i] = select(vec4<f32>(0.0), quad(next_k[f]), inside);
-        values[i] = select(vec4<f32>(0.0), quad(next_v[f]), inside);
+        keys[i] = select(vec4<f32>(0.0), quad_of(next_k[f], i % QUADS), inside);
+        values[i] = select(vec4<f32>(0.0), quad_of(next_v[f], i % QUADS), inside);
       }
     }
     workgroupBarrier();
     for (var f = 0u; f < FETCH; f++) {
-      let at = place(tile + TILE, lane + f * WORKGROUP, end, kv_head);
-      next_k[f] = k_pool[at];
-      next_v[f] = v_pool[at];
+      let i = lane + f * WORKGROUP;
+      let row = place(tile + TILE, i, end, kv_head);
+      next_k[f] = key_bits(row, i % QUADS);
+      next_v[f] = value_bits(row, i % QUADS);
     }
     for (var first = 0u; first < min(TILE, end - tile); first += KEYS) {
       var score = array<f32, KEYS>();

@@ -2,6 +2,16 @@
 // the paged pools; a thread four elements of a head. qkv rows hold Q, then K, then V heads.
 override Q_HEADS: u32;
 
+fn load4(src: u32, j: u32) -> vec4<f32> {
+  let low = src + rope_low(j);
+  let high = src + rope_high(j);
+  return vec4<f32>(qkv[low], qkv[low + 1u], qkv[high], qkv[high + 1u]);
+}
+
+fn new_key(src: u32, position: u32, j: u32) -> vec4<f32> {
+  return rotate4(load4(src, j), position, j);
+}
+
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let quads = HEAD_DIM / 4u;
@@ -10,25 +20,19 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let head = id.x / quads;
   let j = id.x % quads;
   let position = step.position + id.y;
-  let low = rope_low(j);
-  let high = rope_high(j);
   let src = (id.y * heads + head) * HEAD_DIM;
-  let v = vec4<f32>(qkv[src + low], qkv[src + low + 1u], qkv[src + high], qkv[src + high + 1u]);
   if (head < Q_HEADS) {
     let to = (id.y * Q_HEADS + head) * HEAD_DIM;
-    let r = rotate4(v, position, j);
-    q[to + low] = r.x;
-    q[to + low + 1u] = r.y;
-    q[to + high] = r.z;
-    q[to + high + 1u] = r.w;
+    let low = to + rope_low(j);
+    let high = to + rope_high(j);
+    let r = rotate4(load4(src, j), position, j);
+    q[low] = r.x;
+    q[low + 1u] = r.y;
+    q[high] = r.z;
+    q[high + 1u] = r.w;
   } else if (head < Q_HEADS + KV_HEADS) {
-    let to = paged(position, head - Q_HEADS, 2u);
-    let r = rotate4(v, position, j);
-    k_pool[to + low / 2u] = pack2x16float(r.xy);
-    k_pool[to + high / 2u] = pack2x16float(r.zw);
+    store_key(paged(position, head - Q_HEADS), src, position, j);
   } else {
-    let to = paged(position, head - Q_HEADS - KV_HEADS, 2u);
-    v_pool[to + low / 2u] = pack2x16float(v.xy);
-    v_pool[to + high / 2u] = pack2x16float(v.zw);
+    store_value(paged(position, head - Q_HEADS - KV_HEADS), src, j);
   }
 }

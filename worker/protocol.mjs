@@ -102,6 +102,8 @@
  * @property {number} [kv_tokens] room that the KV cache may grow to, for all conversations together;
  *   one context if absent. If it is less, the context is that much
  * @property {number} [kv_bytes] the same in bytes; either of them
+ * @property {"f16" | "q8"} [kv_precision] of what the KV cache holds: halves if absent, or bytes with
+ *   scales, about half the memory
  * @property {boolean} [tune] measure the variants of kernels: all of them (true), none (false), or
  *   on a real GPU those that were not measured before (absent)
  * @property {number} [memory_bytes] on the device that all loaded models may take together: those

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.ops.attention import KV_BLOCK
 from engine.plan import Call, Weight
 
 LIBRARY = Path(__file__).with_name("cpu.wasm")  # only in the wheel
@@ -98,20 +99,21 @@ class Native:
         )
 
     def _rope_store(self, call: Call, a: Mapping[str, Any]) -> Run:
-        numbers, (_, kv_heads, _, dim) = _overrides(call), call.args["k_pool"].shape
+        numbers, (bytes, heads, dim) = _overrides(call), _pools(call)
         names = ("step", "block_table", "rope", "qkv", "q", "k_pool", "v_pool")
-        sizes = (int(numbers["Q_HEADS"]), kv_heads, dim)
+        sizes = (bytes, int(numbers["Q_HEADS"]), heads, dim)
         turned = (int(numbers["ROTARY"]), int(numbers["HALVES"]))
-        return Bound(self._library.rope_store, *(a[name] for name in names), *sizes, *turned)
+        arrays = (*(a[name] for name in names), self._scratch_of(4 * dim))
+        return Bound(self._library.rope_store, *arrays, *sizes, *turned)
 
     def _attention(self, call: Call, a: Mapping[str, Any]) -> Run:
-        numbers, (_, kv_heads, block, dim) = _overrides(call), call.args["k_pool"].shape
-        context = call.args["block_table"].shape[0] * block
+        numbers, (bytes, heads, dim) = _overrides(call), _pools(call)
+        context = call.args["block_table"].shape[0] * KV_BLOCK
         return Bound(
             self._library.attention,
             *(a[name] for name in ("step", "block_table", "q", "k_pool", "v_pool", "y")),
             self._scratch_of(self._library.attention_scratch(context)),
-            *(int(numbers["Q_HEADS"]), kv_heads, dim),
+            *(bytes, int(numbers["Q_HEADS"]), heads, dim),
             self._float(numbers["SCALE"]),
             int(numbers["WINDOW"]),
         )
@@ -163,6 +165,13 @@ def _is_gelu(call: Call) -> int:
     """Whether a gate is GELU's, as the shader is joined with the piece for it."""
     assert call.shader is not None
     return int("act_gelu" in call.shader.lib)
+
+
+def _pools(call: Call) -> tuple[int, int, int]:
+    """Whether the KV pools hold bytes, their heads, and elements of a head."""
+    assert call.shader is not None
+    sizes = call.shader.consts
+    return int(call.args["k_pool"].dtype == "u32"), sizes["KV_HEADS"], sizes["HEAD_DIM"]
 
 
 def _overrides(call: Call) -> Mapping[str, int | float]:

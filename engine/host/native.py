@@ -15,7 +15,7 @@ from engine.host.paths import CACHE, LOCK_COMPILER, ROOT
 from engine.host.process import run
 
 SOURCE = Path("engine/backends/cpu.c")
-HEADER = Path("engine/backends/cpu_quants.h")
+HEADERS = tuple(Path("engine/backends", name) for name in ("cpu_quants.h", "cpu_attention.h"))
 LIBRARY = Path(".cache/native/cpu.wasm")  # pyproject.toml puts it into the engine's wheel
 COMMON = ("-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-s")
 # SSE4.2 is what rounding and conversions need; elsewhere every processor has enough.
@@ -54,7 +54,7 @@ HERE = Target(
 def build(target: Target = WASM) -> Path:
     """Compiles SOURCE, unless that is done already; returns the library, relative to ROOT."""
     stamp = CACHE / "native" / ("source" if target is WASM else "source.here")
-    sources = [SOURCE, HEADER, *target.headers, Path(LOCK_COMPILER.name)]
+    sources = [SOURCE, *HEADERS, *target.headers, Path(LOCK_COMPILER.name)]
     wanted = f"{fingerprint(ROOT, sources)} {' '.join(target.flags)}"
     if stamp.is_file() and stamp.read_text() == wanted and (ROOT / target.library).is_file():
         return target.library

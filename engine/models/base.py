@@ -12,6 +12,7 @@ from engine.models.reading import number, positive, required
 from engine.models.rope import Rope, read_rope
 from engine.ops import KVLayout, Reach
 from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_values import Precision, row_words
 from engine.plan import PlanBuilder, Tensor, Weight
 from engine.weights.gguf import GGUF, MAX_NAME
 
@@ -41,11 +42,14 @@ class ModelConfig:
     reach: tuple[Reach, ...]
     rope_halves: bool = False
 
-    def kv_block_values(self) -> int:
-        """Values in one block of one pool; every layer has two of them."""
-        return self.kv_heads * KV_BLOCK * self.head_dim
+    def kv_block_bytes(self, precision: Precision, value_bytes: int) -> int:
+        """Bytes of one block of one pool, where a device takes ``value_bytes`` for a value of f16;
+        every layer has two of them."""
+        quants = 4 * row_words(self.head_dim, precision)
+        row = value_bytes * self.head_dim if precision == "f16" else quants
+        return self.kv_heads * KV_BLOCK * row
 
-    def kv_layout(self, num_blocks: int, context: int) -> KVLayout:
+    def kv_layout(self, num_blocks: int, context: int, precision: Precision = "f16") -> KVLayout:
         """The paged KV cache of this model."""
         return KVLayout(
             num_blocks,
@@ -56,6 +60,7 @@ class ModelConfig:
             self.scale,
             self.rope_halves,
             self.ropes[0].rotary,
+            precision,
         )
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from engine.ops.kv_values import Precision, read_blocks, row_words, write_tokens
 from engine.ops.state import NUM_TOKENS, POSITION, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant
-from engine.shaders import Shader, Slot
+from engine.shaders import Access, Shader, Slot
 
 KV_BLOCK = 16  # tokens in a physical block
 ROPE = "rope"  # the table of models that have one
@@ -23,11 +24,12 @@ TILE_SPLITS = 4  # spans that a whole chunk of attention_tile is split into
 class KVLayout:
     """The shape of the paged KV cache and of the heads that use it.
 
-    Pools are (num_blocks, kv_heads, KV_BLOCK, head_dim) f16; a device may have more blocks or fewer
-    of them than plans say (``engine.backends.base.pools_of``). ``block_table`` is
-    (ceil(context / KV_BLOCK),) u32. The first ``rotary`` elements of a head are rotated (0: all of
-    them), a multiple of 4; ``halves`` says that their pairs are (i, i + rotary / 2) and not (2i,
-    2i + 1).
+    Pools are (num_blocks, kv_heads, KV_BLOCK, head_dim) f16, or with the ``precision`` q8
+    (num_blocks, kv_heads, words) u32: those of all tokens' bytes, then those of their scales. A
+    device may have more blocks or fewer of them than plans say (``engine.backends.base.pools_of``).
+    ``block_table`` is (ceil(context / KV_BLOCK),) u32. The first ``rotary`` elements of a head are
+    rotated (0: all of them), a multiple of 4; ``halves`` says that their pairs are (i, i + rotary /
+    2) and not (2i, 2i + 1).
     """
 
     num_blocks: int
@@ -38,6 +40,7 @@ class KVLayout:
     scale: float
     halves: bool = False
     rotary: int = 0
+    precision: Precision = "f16"
 
     @property
     def rotated(self) -> int:
@@ -66,8 +69,21 @@ class KVLayout:
 
     def pool(self, which: str, layer: int) -> Tensor:
         """The ``k`` or ``v`` pool of a layer."""
-        shape = (self.num_blocks, self.kv_heads, KV_BLOCK, self.head_dim)
-        return Tensor(f"{which}.{layer}", shape, "f16", "kv")
+        name, shape = f"{which}.{layer}", (self.num_blocks, self.kv_heads)
+        if self.precision == "f16":
+            return Tensor(name, (*shape, KV_BLOCK, self.head_dim), "f16", "kv")
+        words = KV_BLOCK * row_words(self.head_dim, self.precision)
+        return Tensor(name, (*shape, words), "u32", "kv")
+
+    def pool_slots(self, words: int, access: Access = "read") -> tuple[Slot, Slot]:
+        """The bindings of both pools: ``words`` of halves at a time, or single words of bytes."""
+        vector = self.precision == "f16" and words > 1
+        type = f"array<vec{words}<u32>>" if vector else "array<u32>"
+        return Slot("k_pool", type, access), Slot("v_pool", type, access)
+
+    def pieces(self, use: str) -> tuple[str, ...]:
+        """The pieces of WGSL by which a kernel reads and writes what is in the pools."""
+        return (f"kv_half_{use}",) if self.precision == "f16" else ("kv_bytes", f"kv_bytes_{use}")
 
 
 @dataclass(frozen=True)
@@ -127,10 +143,9 @@ def _rope_store(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, rope: str
             _ROPE,
             Slot("qkv", "array<f32>"),
             Slot("q", "array<f32>", "read_write"),
-            Slot("k_pool", "array<u32>", "read_write"),
-            Slot("v_pool", "array<u32>", "read_write"),
+            *kv.pool_slots(1, "read_write"),
         ),
-        lib=("step", "rope", "paged"),
+        lib=("step", "rope", "paged", *kv.pieces("store")),
         consts=_consts(kv, workgroup),
         overrides={"Q_HEADS": kv.q_heads, **rotation(kv)},
     )
@@ -153,13 +168,8 @@ def _rope_store(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, rope: str
     return q
 
 
-_ATTEND_SLOTS = (
-    STEP_SLOT,
-    _TABLE,
-    Slot("q", "array<vec4<f32>>"),
-    Slot("k_pool", "array<vec2<u32>>"),
-    Slot("v_pool", "array<vec2<u32>>"),
-)
+def _attend_slots(kv: KVLayout) -> tuple[Slot, ...]:
+    return (STEP_SLOT, _TABLE, Slot("q", "array<vec4<f32>>"), *kv.pool_slots(2))
 
 
 def _attend_args(q: Tensor, kv: KVLayout, layer: int) -> dict[str, Tensor]:
@@ -177,8 +187,8 @@ def _rows(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int, y: T
     workgroup = 32 if b.traits.barriers else 4
     shader = Shader(
         "attention_rows",
-        (*_ATTEND_SLOTS, Slot("y", "array<vec4<f32>>", "read_write")),
-        lib=("step", "window", "paged"),
+        (*_attend_slots(kv), Slot("y", "array<vec4<f32>>", "read_write")),
+        lib=("step", "window", "paged", *kv.pieces("quad")),
         consts=_consts(kv, workgroup),
         overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale, "WINDOW": window},
     )
@@ -288,8 +298,11 @@ def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int, y: T
     consts = {**_consts(kv, TILE_WORKGROUP), "GROUP": kv.group, **first.consts, **spans.consts}
     shader = Shader(
         "attention_tile",
-        (*_ATTEND_SLOTS, *spans.slots(4)),
-        lib=(*_SPAN_LIB, "paged", "lanes_sum_subgroup" if subgroups else "lanes_sum_alone"),
+        (*_attend_slots(kv), *spans.slots(4)),
+        lib=(
+            *(*_SPAN_LIB, "paged", *kv.pieces("quad")),
+            "lanes_sum_subgroup" if subgroups else "lanes_sum_alone",
+        ),
         consts=consts,
         overrides={"Q_HEADS": kv.q_heads, "SCALE": kv.scale, "WINDOW": window},
         enable=("subgroups",) if subgroups else (),
@@ -308,13 +321,14 @@ def _split_heads(b: PlanBuilder, kv: KVLayout) -> list[int]:
     """How many query heads a workgroup of attention_split may take, the rule's choice first. More
     of them share loads of K and V, but a workgroup takes longer, and there are few: two is the
     best for a GPU with many cores. They need a lane for each pair of a head, and memory for
-    queries, scores (twice), sums of values, new K and V."""
+    queries, scores (twice), sums of values, new K and V (as f32 too, to become bytes)."""
     rule = 2 if kv.group % 2 == 0 else 1
     blocks = SPLIT_WORKGROUP // KV_BLOCK
+    new = kv.head_dim if kv.precision == "f16" else 3 * kv.head_dim
 
     def nbytes(heads: int) -> int:
         queries, scores = heads * kv.head_dim, 2 * heads * SPLIT_WORKGROUP
-        return 4 * (queries + scores + 2 * SPLIT_WORKGROUP + kv.head_dim + blocks)
+        return 4 * (queries + scores + 2 * SPLIT_WORKGROUP + new + blocks)
 
     if kv.head_dim // 2 > SPLIT_WORKGROUP:
         return []
@@ -339,11 +353,10 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach, 
             _TABLE,
             _ROPE,
             Slot("qkv", "array<f32>"),
-            Slot("k_pool", "array<vec4<u32>>", "read_write"),
-            Slot("v_pool", "array<vec4<u32>>", "read_write"),
+            *kv.pool_slots(4, "read_write"),
             *spans.slots(2),
         ),
-        lib=(*_SPAN_LIB, "rope", "paged"),
+        lib=(*_SPAN_LIB, "rope", "paged", *kv.pieces("split")),
         consts=consts,
         overrides={"SCALE": kv.scale, "WINDOW": reach.window, **rotation(kv)},
     )
@@ -374,8 +387,8 @@ def rotate_and_store(a: Mapping[str, Any], kv: KVLayout) -> Any:
     for i in range(n):
         block = int(a["block_table"][(start + i) // KV_BLOCK])
         at = (start + i) % KV_BLOCK
-        a["k_pool"][block, :, at] = rotated[i, kv.q_heads :]
-        a["v_pool"][block, :, at] = heads[i, kv.q_heads + kv.kv_heads :]
+        write_tokens(a["k_pool"], block, at, rotated[i, kv.q_heads :])
+        write_tokens(a["v_pool"], block, at, heads[i, kv.q_heads + kv.kv_heads :])
     return rotated[:, : kv.q_heads].reshape(n, -1)
 
 
@@ -408,8 +421,9 @@ def attend(q: Any, a: Mapping[str, Any], kv: KVLayout, window: int = 0) -> Any:
     length, unseen = len(at), first % KV_BLOCK
 
     def gather(pool: Any) -> Any:
-        by_head = pool[blocks].swapaxes(0, 1).reshape(kv.kv_heads, -1, kv.head_dim)
-        return by_head[:, unseen : unseen + length].astype(np.float32, copy=False)
+        values = read_blocks(pool, blocks, kv.head_dim)
+        by_head = values.swapaxes(0, 1).reshape(kv.kv_heads, -1, kv.head_dim)
+        return by_head[:, unseen : unseen + length]
 
     keys, values = gather(a["k_pool"]), gather(a["v_pool"])
     heads = q.reshape(n, kv.kv_heads, kv.group, kv.head_dim).transpose(1, 2, 0, 3)

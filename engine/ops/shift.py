@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 from engine.ops.attention import KV_BLOCK, ROPE, KVLayout, rotate, rotation
+from engine.ops.kv_values import read_blocks, row_words, write_tokens
 from engine.plan import Call, Grid, PlanBuilder, Tensor
 from engine.shaders import Shader, Slot
 
@@ -27,21 +28,21 @@ def pack_shift(moved: int, pairs: Sequence[tuple[int, int]]) -> bytes:
 def shift(b: PlanBuilder, kv: KVLayout, layer: int, rope: str = ROPE) -> None:
     """Rotate the keys of blocks back by as many positions as their tokens move (RoPE is a
     rotation, so that this equals having rotated by the new position), and copy the values. Where
-    the layer's table has another length than 1, keys keep theirs."""
+    the layer's table has another length than 1, keys keep theirs. Keys of q8 are rounded anew."""
     shader = Shader(
         "kv_shift",
         (
             Slot("shift", "array<u32>"),
             Slot("rope", "array<vec4<f32>>"),
-            Slot("k_pool", "array<u32>", "read_write"),
-            Slot("v_pool", "array<u32>", "read_write"),
+            *kv.pool_slots(1, "read_write"),
         ),
-        lib=("rope",),
+        lib=("rope", *kv.pieces("move")),
         consts={
             "WORKGROUP": WORKGROUP,
             "HEAD_DIM": kv.head_dim,
             "KV_HEADS": kv.kv_heads,
             "KV_BLOCK": KV_BLOCK,
+            "WORDS": kv.kv_heads * KV_BLOCK * row_words(kv.head_dim, kv.precision),
         },
         overrides=rotation(kv),
     )
@@ -63,9 +64,10 @@ def shift(b: PlanBuilder, kv: KVLayout, layer: int, rope: str = ROPE) -> None:
         # The inverse of a rotation has the opposite sine.
         back = turn * (1, -1) / np.hypot(turn[:, :1], turn[:, 1:])
         for src, dst in pairs:
-            keys = a["k_pool"][src].astype("f4").swapaxes(0, 1)
+            (keys,) = read_blocks(a["k_pool"], [src], kv.head_dim)
             table = back[None].repeat(KV_BLOCK, axis=0)
-            a["k_pool"][dst] = rotate(keys, table, kv).swapaxes(0, 1)
+            turned = rotate(keys.swapaxes(0, 1), table, kv).swapaxes(0, 1)
+            write_tokens(a["k_pool"], dst, slice(None), turned)
             a["v_pool"][dst] = a["v_pool"][src]
 
     b.call(Call("kv_shift", args, ("k_pool", "v_pool"), reference, shader, grid))

@@ -1,13 +1,14 @@
-"""How much do integer activations cost in accuracy? Perplexity of the golden passage.
+"""How much do integer activations and a KV cache of 8 bits cost in accuracy? Perplexity of the
+golden passage.
 
     .venv/bin/python -m tests.bench.accuracy [MODEL.gguf]
 
 The whole passage goes through a plan recorded for a GPU, whose NumPy references are run natively
-with the file's own weights, as the device would: KV in halves, activations rounded where the plan
-says so. Without barriers (a software adapter) every matrix gets rounded activations, the output
-matrix too; with them (a real GPU) only prefill does, so the output matrix gets f32. The model is
-any file that a document in tests/golden was made from; without a path, the one that `build.py`
-keeps under .cache. Ten seconds for SmolLM2-135M.
+with the file's own weights, as the device would: KV in halves or bytes, activations rounded where
+the plan says so. Without barriers (a software adapter) every matrix gets rounded activations, the
+output matrix too; with them (a real GPU) only prefill does, so the output matrix gets f32. The
+model is any file that a document in tests/golden was made from; without a path, the one that
+`build.py` keeps under .cache. Ten seconds for SmolLM2-135M.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from engine.models import Model, open_model
-from engine.models.plans import rope_table
 from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_values import Precision
 from engine.ops.state import STEP, StepRecord, tokens_tensor
 from engine.plan import Plan, PlanBuilder, Tensor, Traits, Weight
 from engine.weights.dequantize import dequantize
@@ -39,6 +40,11 @@ TRAITS = [
     Traits("webgpu", "q8, all matrices", barriers=False, activations="q8"),
     Traits("webgpu", "q16, prefill only", activations="q16"),
     Traits("webgpu", "q8, prefill only", activations="q8"),
+]
+WAYS: list[tuple[Traits, Precision]] = [
+    *((traits, "f16") for traits in TRAITS),
+    (TRAITS[0], "q8"),
+    (TRAITS[3], "q8"),
 ]
 
 
@@ -66,20 +72,23 @@ class Weights:
 
 
 def record(
-    model: Model, traits: Traits, count: int, weights: Weights
+    model: Model, traits: Traits, precision: Precision, count: int, weights: Weights
 ) -> tuple[Plan, Tensor, dict[str, np.ndarray]]:
     """A plan from ``count`` ids to logits (count, vocab), those logits, and its constants."""
     blocks = -(-count // KV_BLOCK)
-    kv = model.config.kv_layout(blocks, count)
+    kv = model.config.kv_layout(blocks, count, precision)
     b = PlanBuilder("accuracy", traits, count)
     x = model.layers(b, tokens_tensor(count), kv)
     # The engine runs the head for one token; its reference does as many rows as there are.
     b.tokens = 1
     logits = model.head(b, x)
-    factors = model.config.rope_factors
-    table = rope_table(model.config, count, list(weights.array(factors)) if factors else ())
-    rope = np.frombuffer(table, np.float32).reshape(kv.rope.shape)
-    return b.build(), logits, {"rope": rope, "block_table": np.arange(blocks, dtype=np.uint32)}
+    constants = {"block_table": np.arange(blocks, dtype=np.uint32)}
+    for rope in model.config.ropes:
+        factors = rope.factors_in(count)
+        divisors = list(weights.array(factors))[: rope.rotary // 2] if factors else ()
+        table = np.frombuffer(rope.table(count, divisors), np.float32)
+        constants[rope.name] = table.reshape(kv.rope(rope.name).shape)
+    return b.build(), logits, constants
 
 
 def run(plan: Plan, constants: dict[str, np.ndarray], weights: Weights) -> dict[str, Any]:
@@ -114,16 +123,18 @@ def passage_of(data: bytes) -> dict[str, Any]:
     sys.exit("No document in tests/golden was made from this file.")
 
 
-def log_probabilities(model: Model, traits: Traits, weights: Weights, ids: list[int]) -> np.ndarray:
+def log_probabilities(
+    model: Model, traits: Traits, precision: Precision, weights: Weights, ids: list[int]
+) -> np.ndarray:
     """log p (tokens - 1, vocab) of the token after each of ``ids`` but the last."""
-    plan, logits, constants = record(model, traits, len(ids), weights)
+    plan, logits, constants = record(model, traits, precision, len(ids), weights)
     constants["tokens"] = np.array(ids, np.uint32)
     constants[STEP.name] = np.frombuffer(StepRecord(0, len(ids)).pack(), np.uint32)
     return log_softmax(run(plan, constants, weights)[logits.name][:-1])
 
 
 def measure(path: Path) -> Iterator[str]:
-    """The lines of a Markdown table, one for each kind of activations.
+    """The lines of a Markdown table, one for each kind of activations and of KV.
 
     ``error`` is the standard error of the ratio to f32, from the differences token by token; KL
     is the mean divergence of the distribution from that of f32, which no luck can make negative.
@@ -134,11 +145,11 @@ def measure(path: Path) -> Iterator[str]:
     model, weights = open_model(gguf), Weights(gguf, data)
     ids, oracle = passage["ids"], np.array(passage["nll"])
     yield f"{path.name}, {len(oracle)} tokens; the oracle has a mean nll of {oracle.mean():.5f}"
-    yield "| activations | nll | perplexity | to oracle | to f32 | error | KL, nats | same top |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| activations | KV | nll | perplexity | to oracle | to f32 | error | KL, nats | top |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     f32 = np.empty(0)
-    for traits in TRAITS:
-        log_p = log_probabilities(model, traits, weights, ids)
+    for traits, precision in WAYS:
+        log_p = log_probabilities(model, traits, precision, weights, ids)
         f32 = f32 if f32.size else log_p
         nll, loss = (-p[np.arange(len(oracle)), ids[1:]] for p in (log_p, f32))
         ratio = math.exp((nll - loss).mean())
@@ -151,7 +162,7 @@ def measure(path: Path) -> Iterator[str]:
             f"{(np.exp(f32) * (f32 - log_p)).sum(axis=-1).mean():.2g}",
             f"{(log_p.argmax(axis=-1) == f32.argmax(axis=-1)).mean():.1%}",
         ]
-        yield f"| {traits.name} | {' | '.join(cells)} |"
+        yield f"| {traits.name} | {precision} | {' | '.join(cells)} |"
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ def test_settings_hold_from_the_next_answer_on_and_stay(open_chat: Open) -> None
     chat.hook("settings-close").click()
 
     # another context: the model is loaded again, and the conversation is still there
-    settings(chat, context=256, kv_bytes=1)
+    settings(chat, context=256, kv_bytes=1, kv_precision="q8")
     assert not is_open(chat)
     chat.wait_for("loading", "ready")
     chat.until("octavo.status().then(({model}) => model?.context === 256)")
@@ -74,6 +74,9 @@ def test_settings_hold_from_the_next_answer_on_and_stay(open_chat: Open) -> None
     chat.page.reload()
     chat.wait_for("ready")
     assert chat.status()["model"]["context"] == 256
+    kv = chat.status()["kv"]
+    # K and V of three layers and two heads, of 16 elements: a byte each, and a word with the scale
+    assert kv["bytes"] == kv["num_blocks"] * 2 * 3 * 2 * kv["block_size"] * (16 + 4)
     assert chat.page.evaluate("JSON.parse(localStorage['octavo-settings']).kv_bytes") == 1e6
 
     chat.hook("open-settings").click()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from engine.backends.native import QUANTS as KINDS
 from engine.backends.native import Native, open_native
 from engine.ops.attention import KVLayout, Reach
 from engine.ops.gate import gate
+from engine.ops.kv_values import write_tokens
 from engine.ops.linear import Norm
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
@@ -37,6 +38,7 @@ SHAPES = [
 ]
 # f32 sums in another order; and where activations are rounded to 16 bits per block of 32.
 TOLERANCE, ROUNDED = 2e-6, 2e-4
+NO_HALVES = 0x7E007E00  # as scales they are not numbers
 # Query heads, KV heads, elements of a head, of these the rotated ones, whether as halves.
 HEADS = [
     *((9, 3, 64, 0, False), (4, 4, 24, 0, True), (14, 2, 16, 0, True), (2, 1, 8, 0, False)),
@@ -122,6 +124,8 @@ def _file(weight: Weight) -> np.ndarray:
 
 
 def _difference(got: np.ndarray, want: np.ndarray) -> float:
+    if want.dtype == np.uint32:
+        return 0.0 if np.array_equal(got, want) else float("inf")
     known = ~np.isnan(want)  # in a pool, what nobody wrote
     if not np.isfinite(got[known]).all() or not np.isnan(got[~known]).all():
         return float("inf")
@@ -189,6 +193,7 @@ def cases() -> Iterator[Case]:
             kv = KVLayout(8, 128, q_heads, kv_heads, dim, dim**-0.5, halves, rotary)
             for window in (0, 1, 20, 32):
                 yield attention(kv, tokens, position, window)
+            yield attention(replace(kv, precision="q8"), tokens, position, 20 if halves else 0)
 
 
 def fused(kind: str, tokens: int) -> Case:
@@ -261,13 +266,15 @@ def attention(kv: KVLayout, tokens: int, position: int, window: int) -> Case:
     table = np.random.default_rng(2).permutation(kv.max_blocks).astype(np.uint32)
     inputs = {"qkv": qkv, kv.block_table.name: table, "own": turns(kv)}
     for which in "kv":
-        pool = np.full(kv.pool(which, 0).shape, np.nan, np.float32)
+        tensor = kv.pool(which, 0)
+        pool = np.full(tensor.shape, np.nan, np.float32)
+        pool = pool if kv.precision == "f16" else np.full(tensor.shape, NO_HALVES, np.uint32)
         for i in range(max(0, position + 1 - window) if window else 0, position):
-            pool[table[i // 16], :, i % 16] = numbers(i, kv.kv_heads, kv.head_dim)
-        inputs[kv.pool(which, 0).name] = pool
+            write_tokens(pool, table[i // 16], i % 16, numbers(i, kv.kv_heads, kv.head_dim))
+        inputs[tensor.name] = pool
     return Case(
         f"attention of {kv.q_heads}/{kv.kv_heads} heads of {kv.head_dim}, {kv.rotary} rotated, as"
-        f" halves {kv.halves}, {tokens} at {position}, window {window}",
+        f" halves {kv.halves}, {tokens} at {position}, window {window}, {kv.precision}",
         lambda b: ops.attention(b, state("qkv", *qkv.shape), kv, 0, Reach(window, "own")),
         inputs,
         tokens,

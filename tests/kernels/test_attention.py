@@ -10,6 +10,7 @@ import pytest
 
 from engine import ops
 from engine.ops.attention import KV_BLOCK, KVLayout, Reach, attend, rotate
+from engine.ops.kv_values import Precision, write_tokens
 from engine.ops.state import StepRecord
 from engine.plan import Tensor
 from tests.kernels.cases import assert_close, builder, numbers, rows, state
@@ -25,6 +26,7 @@ SHAPES = {
     "crowd": (40, 1, 16),
     "gemma": (4, 1, 256),
 }
+POOL_DTYPES = {"f16": np.float16, "q8": np.uint32}
 
 
 def rope(context: int, head_dim: int, rotary: int = 0) -> np.ndarray:
@@ -61,6 +63,7 @@ def case_of(
             blocks[table[t // KV_BLOCK], :, t % KV_BLOCK] = np.nan
         for t in range(max(0, position + 1 - window) if window else 0):
             blocks[table[t // KV_BLOCK], :, t % KV_BLOCK] = np.nan
+        pools[f"{which}.0"] = pool_of(blocks, kv)
     full_table = np.zeros(kv.max_blocks, np.uint32)
     full_table[: len(table)] = table
     arrays = {
@@ -72,11 +75,23 @@ def case_of(
     return Case(b.build(), arrays, {}, StepRecord(position, tokens)), y
 
 
-def layout(shape: str, halves: bool, context: int = 400, rotary: int = 0) -> KVLayout:
+def pool_of(values: np.ndarray, kv: KVLayout) -> np.ndarray:
+    """What a pool holds with these values, (blocks, kv_heads, KV_BLOCK, head_dim)."""
+    pool = np.zeros((len(values), *kv.pool("k", 0).shape[1:]), POOL_DTYPES[kv.precision])
+    with np.errstate(invalid="ignore"):
+        for i, block in enumerate(values.astype(np.float32)):
+            write_tokens(pool, i, slice(None), block)
+    return pool
+
+
+def layout(
+    shape: str, halves: bool, context: int = 400, rotary: int = 0, precision: Precision = "f16"
+) -> KVLayout:
     q_heads, kv_heads, head_dim = SHAPES[shape]
     blocks = math.ceil(context / KV_BLOCK) + 3
     scale = head_dim**-0.5
-    return KVLayout(blocks, context, q_heads, kv_heads, head_dim, scale, halves, rotary)
+    heads = (q_heads, kv_heads, head_dim)
+    return KVLayout(blocks, context, *heads, scale, halves, rotary, precision)
 
 
 def scattered(kv: KVLayout, seed: int = 3) -> np.ndarray:

@@ -27,8 +27,8 @@ def shift_case(
     arrays = {
         "shift": words,
         "own": rope(kv.context, kv.head_dim, kv.rotary) * np.float32(magnitude),
-        "k.0": keys.astype(np.float16),
-        "v.0": values.astype(np.float16),
+        "k.0": keys if kv.precision == "q8" else keys.astype(np.float16),
+        "v.0": values if kv.precision == "q8" else values.astype(np.float16),
     }
     return Case(b.build(), arrays, {}, StepRecord(0, 1))
 

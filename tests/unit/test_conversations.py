@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.answer import Answer, Delta
-from engine.config import GenerateConfig, LoadConfig
+from engine.config import GenerateConfig, KVPrecision, LoadConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.kv import budget
@@ -59,10 +59,11 @@ async def answer_of(events: AsyncGenerator[Delta | Answer, None]) -> Answer:
 class Alone:
     """An engine that forgets everything before each answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, precision: KVPrecision) -> None:
         self._loop = asyncio.new_event_loop()
         self._engine = Engine(NativeHost(TINY))
-        self._run(self._engine.load(LoadConfig(context=CONTEXT), lambda *_: None))
+        config = LoadConfig(context=CONTEXT, kv_precision=precision)
+        self._run(self._engine.load(config, lambda *_: None))
 
     def _run(self, work: Any) -> Any:
         return self._loop.run_until_complete(work)
@@ -81,8 +82,8 @@ class Alone:
 
 
 @cache
-def oracle() -> Alone:
-    return Alone()
+def oracle(precision: KVPrecision) -> Alone:
+    return Alone(precision)
 
 
 class Asked:
@@ -96,6 +97,8 @@ class Asked:
 
 
 class Conversations(RuleBasedStateMachine):
+    precision: KVPrecision = "f16"
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
@@ -112,7 +115,7 @@ class Conversations(RuleBasedStateMachine):
         return self.loop.run_until_complete(asyncio.wait_for(work, 20))
 
     def load(self, kv_tokens: int | None) -> None:
-        config = LoadConfig(context=CONTEXT, kv_tokens=kv_tokens)
+        config = LoadConfig(context=CONTEXT, kv_tokens=kv_tokens, kv_precision=self.precision)
         self._run(self.engine.load(config, lambda *_: None))
         assert self.engine.status()["kv"]["num_blocks"] <= 2
 
@@ -201,7 +204,7 @@ class Conversations(RuleBasedStateMachine):
             gone = asked.so_far and "no answer" in error.message  # or after a reset
             assert busy or gone
             return
-        want = oracle().ids(asked.prompt, asked.way)[len(asked.so_far) :]
+        want = oracle(self.precision).ids(asked.prompt, asked.way)[len(asked.so_far) :]
         assert answer.ids == want[: len(answer.ids)]
         if answer.finish_reason == "length":
             assert len(answer.ids) == asked.count
@@ -232,6 +235,12 @@ class Conversations(RuleBasedStateMachine):
         budget.FIRST_BLOCKS = self.first_blocks
 
 
+class Rounded(Conversations):
+    """With a KV cache of 8 bits: fewer, for what is counted and found again is the same."""
+
+    precision: KVPrecision = "q8"
+
+
 TestConversations = Conversations.TestCase
 TestConversations.settings = settings(
     max_examples=400,
@@ -239,3 +248,5 @@ TestConversations.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+TestRounded = Rounded.TestCase
+TestRounded.settings = settings(TestConversations.settings, max_examples=12)

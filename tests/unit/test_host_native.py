@@ -16,7 +16,7 @@ from engine.host.paths import ROOT
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of its own with the source and the lock; the compiler is left out."""
-    for name in (native.SOURCE, native.HEADER, Path("requirements-compiler.lock")):
+    for name in (native.SOURCE, *native.HEADERS, Path("requirements-compiler.lock")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     monkeypatch.setattr(native, "ROOT", tmp_path)
@@ -36,12 +36,12 @@ def test_the_same_source_is_compiled_once(elsewhere: Path, monkeypatch: pytest.M
     assert (elsewhere / native.build()).read_bytes() == b"library"
     native.build()
     assert len(compiled) == 1
-    for source in (native.SOURCE, native.HEADER):
+    for source in (native.SOURCE, *native.HEADERS):
         (elsewhere / source).write_text("// another")
         native.build()
     (elsewhere / native.LIBRARY).unlink()
     native.build()
-    assert len(compiled) == 4
+    assert len(compiled) == 5
 
 
 def test_a_machine_without_the_compiler_is_told_what_to_do(

@@ -14,6 +14,7 @@ from engine.host.convert.onnx_graph.source import open_onnx
 from engine.measuring import skeleton
 from engine.models import open_model
 from engine.models.plans import CHOOSE, DECODE, HEAD, PREFILL, SAMPLE, build_plans
+from engine.ops.kv_values import Precision
 from engine.ops.linear import Norm
 from engine.plan import Call, Plan, PlanBuilder, Tensor, Traits, assign_slots
 from engine.shaders import piece, wgsl_root
@@ -31,10 +32,10 @@ TRAITS = {
 }
 
 
-def plans(traits: Traits, name: str = "tiny") -> dict[str, Plan]:
+def plans(traits: Traits, name: str = "tiny", precision: Precision = "f16") -> dict[str, Plan]:
     data = (ROOT / f"tests/golden/{name}.gguf").read_bytes()
     model = open_model(read_header(data, len(data)))
-    return build_plans(model, traits, model.config.kv_layout(8, 128))
+    return build_plans(model, traits, model.config.kv_layout(8, 128, precision))
 
 
 @pytest.mark.parametrize("device", ["gpu", "gpu without subgroups"])
@@ -102,9 +103,13 @@ def test_assign_slots_exactly() -> None:
 
 
 @pytest.mark.parametrize("device", [d for d in TRAITS if d != "cpu"])
-@pytest.mark.parametrize("name", ["tiny", "tiny_qwen2", "tiny_qwen3"])
-def test_bindings_fit_and_are_all_used(device: str, name: str) -> None:
-    shaders = [c.shader for p in plans(TRAITS[device], name).values() for c in p.calls]
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("tiny", "f16"), ("tiny_qwen2", "f16"), ("tiny_qwen3", "f16"), ("tiny", "q8")],
+)
+def test_bindings_fit_and_are_all_used(device: str, name: str, precision: Precision) -> None:
+    found = plans(TRAITS[device], name, precision)
+    shaders = [c.shader for p in found.values() for c in p.calls]
     for shader in [*shaders, *repack_kernels().values()]:
         assert shader is not None
         assert len(shader.slots) <= 8, "WebGPU guarantees 8 storage buffers a stage"
@@ -138,7 +143,8 @@ def test_every_wgsl_file_is_used() -> None:
         for name in ("tiny", "tiny_untied", "tiny_qwen3", "tiny_gemma3"):
             data = (ROOT / f"tests/golden/{name}.gguf").read_bytes()
             model = open_model(read_header(data, len(data)))
-            plans = build_plans(model, traits, model.config.kv_layout(8, 128))
+            precision: Precision = "q8" if name == "tiny_untied" else "f16"
+            plans = build_plans(model, traits, model.config.kv_layout(8, 128, precision))
             for plan in (*plans.values(), skeleton(plans[DECODE], plans[SAMPLE])):
                 for call in plan.calls:
                     assert call.shader

@@ -113,6 +113,7 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "activations": is_one_of(None, "", "auto", "f32", "q16", "q8"),
         "kv_tokens": is_whole(16, 1 << 20),
         "kv_bytes": is_whole(1, 1 << 40),
+        "kv_precision": is_one_of(None, "", "f16", "q8"),
         "memory_bytes": is_whole(1, 1 << 40),
         "tune": is_one_of(None, True, False),
     },

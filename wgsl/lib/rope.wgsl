@@ -8,6 +8,12 @@ fn rope_halves(j: u32) -> bool { return HALVES && 4u * j < ROTARY; }
 fn rope_low(j: u32) -> u32 { return select(4u * j, 2u * j, rope_halves(j)); }
 fn rope_high(j: u32) -> u32 { return select(4u * j + 2u, 2u * j + ROTARY / 2u, rope_halves(j)); }
 
+// Elements 2i and 2i + 1 of a head are half of four: of which, and whether the second half.
+fn rope_quad(i: u32) -> u32 { return select(i / 2u, i % (ROTARY / 4u), HALVES && 2u * i < ROTARY); }
+fn rope_second(i: u32) -> bool {
+  return select(i % 2u == 1u, i >= ROTARY / 4u, HALVES && 2u * i < ROTARY);
+}
+
 fn rotated(v: vec4<f32>, t: vec4<f32>) -> vec4<f32> {
   if (HALVES) {
     return vec4<f32>(v.x * t.x - v.z * t.y, v.y * t.z - v.w * t.w,
