@@ -10,6 +10,7 @@ import { ModelsDialog } from "./models.mjs";
 import { installOffline, keepStorage } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
 import { Records } from "./records.mjs";
+import { Searching } from "./searching.mjs";
 import { Settings } from "./settings.mjs";
 import { SettingsDialog } from "./settings_dialog.mjs";
 import { Sidebar } from "./sidebar.mjs";
@@ -18,7 +19,7 @@ import { notKept, Talk } from "./talk.mjs";
 import { autosize, byId, byTestId, element, stickToBottom } from "./dom.mjs";
 
 /**
- * @typedef {"loading" | "ready" | "generating" | "error" | "stopped"} State
+ * @typedef {"loading" | "ready" | "searching" | "generating" | "error" | "stopped"} State
  * @typedef {import("./client.mjs").LoadResult} LoadResult
  */
 
@@ -55,9 +56,15 @@ const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("
   },
 });
 const count = new TokenCount((text) => octavo.tokenize(text), () => talk.history, () => attachments.show());
+const searching = new Searching({ octavo, settings, count, changed: () => attachments.show() });
 const attachments = new Attachments(prompt, {
   tokens: (file) => count.of(file),
-  changed: update,
+  changed: () => {
+    if (attachments.files.length) searching.find();
+    update();
+  },
+  canSearch: (file) => searching.canSearch(file),
+  openSearch,
   fail: ({ key, file }) => showError(new OctavoError("attachment.refused", t(key, { name: file }))),
 });
 
@@ -68,6 +75,8 @@ let loading = Promise.resolve();
 let sendWhenReady = false;
 /** While it is found out whether the question fits. */
 let isChecking = false;
+/** The search for a question's passages under way, if any. @type {Promise<unknown>} */
+let looking = Promise.resolve();
 /** What was loaded last. @type {LoadResult | undefined} */
 let loaded;
 /** @type {import("./performance.mjs").PerformancePanel | undefined} */
@@ -108,14 +117,14 @@ function connect() {
   autosize(prompt);
   addEventListener("keydown", ({ key }) => {
     const isElsewhere = document.querySelector("dialog:modal, :popover-open"); // closed by Escape
-    if (key === "Escape" && state === "generating" && !isElsewhere) octavo.stop();
+    if (key === "Escape" && ["generating", "searching"].includes(state) && !isElsewhere) stopAll();
   });
   byTestId("performance").addEventListener("click", togglePerformance);
   stop.addEventListener("click", () => {
-    octavo.stop();
+    stopAll();
     focusPrompt();
   });
-  byId("cancel-load").addEventListener("click", () => octavo.stop());
+  byId("cancel-load").addEventListener("click", stopAll);
   byTestId("reset").addEventListener("click", reset);
   byId("skip").addEventListener("click", (event) => {
     event.preventDefault(); // the address stays as it is
@@ -131,6 +140,12 @@ function connect() {
   });
   byId("retry").addEventListener("click", load);
   byId("unkept").addEventListener("click", () => choose({ ...choice, keep: false }));
+}
+
+/** Whatever is under way. */
+function stopAll() {
+  searching.stop();
+  return octavo.stop();
 }
 
 /** The panel is fetched when it is opened for the first time. */
@@ -159,16 +174,19 @@ function setState(next) {
 function update() {
   const canSend = state === "ready" || state === "stopped";
   if (!prompt.value.trim() && !attachments.files.length) sendWhenReady = false;
-  if (canSend) count.show({ content: prompt.value, files: attachments.files });
+  const whole = attachments.files.filter(({ searched }) => !searched);
+  if (canSend) count.show({ content: prompt.value, files: whole });
   status.textContent = t(`state_${state}`);
   status.dataset.state = state;
   send.disabled = !canSend;
-  send.hidden = state === "generating";
-  stop.hidden = state !== "generating";
+  const isBusy = state === "generating" || state === "searching";
+  send.hidden = isBusy;
+  stop.hidden = !isBusy;
+  prompt.readOnly = state === "searching";
   if (sendWhenReady && byId("queued").hidden) announce(t("queued"));
   byId("queued").hidden = !sendWhenReady;
   byId("welcome").hidden = !talk.isEmpty;
-  talk.enable({ ask: canSend, browse: state !== "generating" });
+  talk.enable({ ask: canSend, browse: !isBusy });
 }
 
 /** The page's colours, and those of the window that it is installed in. */
@@ -216,8 +234,8 @@ function rememberedChoice() {
  */
 async function choose(wanted) {
   choice = wanted;
-  if (state === "loading" || state === "generating") await octavo.stop();
-  await Promise.all([loading, talk.answering]);
+  if (["loading", "searching", "generating"].includes(state)) await stopAll();
+  await Promise.all([loading, looking, talk.answering]);
   await load();
   if (state !== "ready" || typeof wanted.model !== "string") return;
   try {
@@ -327,15 +345,54 @@ function showSuggestions() {
 async function submit() {
   const text = prompt.value.trim();
   const { files } = attachments;
-  if (isChecking || (!text && !files.length) || state === "generating" || state === "error") return;
+  const isBusy = isChecking || state === "searching" || state === "generating" || state === "error";
+  if (isBusy || (!text && !files.length)) return;
   sendWhenReady = state === "loading";
   if (sendWhenReady) return update();
-  if ((files.length || text.length > LONG) && !(await fits(text, files))) return;
+  const isSearch = files.some(({ searched }) => searched);
+  const given = isSearch ? await passagesFor(text, files) : files;
+  if (!given) return;
+  if (!isSearch && (files.length || text.length > LONG) && !(await fits(text, files))) return;
   prompt.value = "";
   attachments.set([]);
   prompt.dispatchEvent(new Event("input"));
   focusPrompt();
-  talk.ask(text, files);
+  talk.ask(text, given);
+}
+
+/**
+ * The files of a question, with passages in place of those to search in; null if there are none.
+ *
+ * @param {string} text
+ * @param {import("./attached.mjs").Attachment[]} files
+ */
+async function passagesFor(text, files) {
+  errorArea.hidden = true;
+  setState("searching");
+  progress.start();
+  const found = searching.filesFor(text, files, (event) => progress.show(event)).catch((error) => {
+    if (error.code !== "request.cancelled") showError(error);
+    return null;
+  });
+  looking = found;
+  const given = await found;
+  progress.end();
+  setState("ready");
+  return given;
+}
+
+/**
+ * Shows the best passages, without a question to the model.
+ *
+ * @param {import("./attached.mjs").Attachment[]} files
+ */
+async function openSearch(files) {
+  try {
+    await searching.open(files, prompt.value.trim(), (passage) => attachments.put(passage));
+  } catch (error) {
+    showError(error);
+  }
+  if (document.activeElement === document.body) focusPrompt(); // what opened it may be gone
 }
 
 /**
@@ -351,7 +408,8 @@ async function fits(content, files) {
   if (state !== "ready" && state !== "stopped") return false; // something else has begun
   if (!counted || talk.slides || counted.tokens < counted.context) return true;
   const values = { tokens: number(counted.tokens), context: number(counted.context) };
-  showError(new OctavoError("prompt.too_long", t("too_long", values), t("too_long_hint")));
+  const hint = t(files.some((file) => searching.canSearch(file)) ? "too_long_search" : "too_long_hint");
+  showError(new OctavoError("prompt.too_long", t("too_long", values), hint));
   return false;
 }
 
@@ -392,11 +450,12 @@ function removed(id) {
  */
 async function leave(end) {
   errorArea.hidden = true;
+  searching.stop();
   focusPrompt();
   update();
   if (state === "loading" || state === "error") return;
   try {
-    await Promise.all([end(), talk.answering]);
+    await Promise.all([end(), looking, talk.answering]);
     if (!talk.isAnswering) setState("ready"); // else the visitor was quick to ask again
   } catch (error) {
     setState("error");

@@ -32,7 +32,8 @@ export async function listModels(catalogue, manifestUrlOf) {
     const { name, size, bytes } = await keptOf(cache, keys, url);
     models.push({ id: keptKey(url) ?? url, name, size, catalogued: false, kept_bytes: bytes });
   }
-  return { default: catalogue.default, models, storage: await storageRoom() };
+  const { default: first, encoder } = catalogue;
+  return { default: first, models, encoder, storage: await storageRoom() };
 }
 
 /**
