@@ -5,9 +5,9 @@
  * @typedef {Span & {tokens: number}} Piece
  */
 
-const TOKENS = 180; // of a passage, at most: encoders of sentences take 256, and often more
-const OVERLAP = 30; // tokens of the end of one passage that the next begins with, at most
-const PIECE = 60; // tokens of a longer sentence that stay together
+const TOKENS = 120; // of a passage, at most: encoders compute 128 at once, and many were trained on as many
+const OVERLAP = 20; // tokens of the end of one passage that the next begins with, at most
+const PIECE = 40; // tokens of a longer sentence that stay together
 const LONGEST_BLOCK = 20_000; // characters of a paragraph that is not cut anywhere
 // What a tokenizer takes for a token, about: some letters, a few digits, a sign, or a character of a
 // script that writes without spaces. Everything but spaces is part of one.
@@ -16,7 +16,7 @@ const TOKEN =
 const SENTENCES = new Intl.Segmenter("und", { granularity: "sentence" });
 
 /**
- * Cuts a text into passages of at most about 180 tokens, between sentences where it can. They
+ * Cuts a text into passages of at most about 120 tokens, between sentences where it can. They
  * overlap within a paragraph; one that is half full ends where its paragraph does.
  *
  * @param {string} text

@@ -21,7 +21,7 @@ import { cut, joined, linesOf, ranked } from "./passages.mjs";
  * @property {(progress: Progress | PassageProgress) => void} onProgress
  */
 
-const BATCH = 32; // passages of a request: between two of them, others get their turn
+const BATCH = 16; // passages of a request: between two of them, others get their turn
 
 export class Search {
   #octavo;
