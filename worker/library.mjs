@@ -32,8 +32,7 @@ export async function listModels(catalogue, manifestUrlOf) {
     const { name, size, bytes } = await keptOf(cache, keys, url);
     models.push({ id: keptKey(url) ?? url, name, size, catalogued: false, kept_bytes: bytes });
   }
-  const { default: first, encoder } = catalogue;
-  return { default: first, models, encoder, storage: await storageRoom() };
+  return { default: catalogue.default, models, storage: await storageRoom() };
 }
 
 /**

@@ -99,9 +99,7 @@ function addressOf(text, base) {
  */
 export async function fetchCatalogue(url, signal) {
   try {
-    const catalogue = parseCatalogue(new TextDecoder().decode(await fetchAll(url, signal)));
-    const { encoder } = catalogue;
-    return encoder ? { ...catalogue, encoder: addressOf(encoder, url) } : catalogue;
+    return parseCatalogue(new TextDecoder().decode(await fetchAll(url, signal)));
   } catch (error) {
     signal.throwIfAborted();
     throw asNetwork(error);

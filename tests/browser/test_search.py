@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,14 @@ def chat(tmp_path: Path, plain_chromium: Any) -> Iterator[Chat]:
     """A page with a small context and an encoder."""
     root = link_site(tmp_path / "root")
     encoder(root, tmp_path / "work")
+    catalogue = json.loads((root / "models.json").read_text())
+    (root / "models.json").unlink()
+    named = {**catalogue, "encoder": "models/encoder/manifest.json"}
+    (root / "models.json").write_text(json.dumps(named))
     server = StaticServer(root)
     context = plain_chromium.new_context(service_workers="block")
-    query = "model=models/tiny/manifest.json&encoder=models/encoder/manifest.json&device=cpu"
-    chat = Chat(context.new_page(), server, f"{server.url}/?{query}&context=512&max_tokens=4")
+    query = "model=models/tiny/manifest.json&device=cpu&context=512&max_tokens=4"
+    chat = Chat(context.new_page(), server, f"{server.url}/?{query}")
     problems: list[str] = []
     chat.page.on("pageerror", lambda error: problems.append(str(error)))
     yield chat.open().wait_for("ready")
@@ -101,28 +106,36 @@ def test_the_best_passages_go_along(chat: Chat) -> None:
     sources = page.get_by_test_id("source")
     shown = [source.inner_text() for source in sources.all()]
     assert len(shown) == asked.count("File ") and any("line 15" in one for one in shown)
-    at = [i for i, one in enumerate(shown) if "1.00" in one][0]
+    at = next(i for i, one in enumerate(shown) if "1.00" in one)
     sources.nth(at).locator("summary").press("Enter")
     assert PARAGRAPHS[7] in sources.nth(at).inner_text()
     assert page.evaluate(RUN_AXE, [])["found"] == []
     until_chips(chat, 0)
 
-    # they are kept with the question
-    page.reload()
-    chat.wait_for("ready")
-    assert page.get_by_test_id("source").count() == len(shown)
-
-
-def test_a_search_can_be_stopped(chat: Chat) -> None:
+    # a search that is stopped leaves the question as it was
     choose(chat, long_txt=NOTES * 150)
-    chat.page.wait_for_selector("[data-testid=search-inside]")
+    page.wait_for_selector("[data-testid=search-inside]")
     chat.hook("search-inside").click()
     chat.hook("prompt").fill("w1")
     chat.hook("prompt").press("Enter")
-    chat.until("document.querySelector('[data-testid=progress]').dataset.stage === 'passages'", 30)
+    chat.until("document.querySelector('[data-testid=progress]').dataset.total > 1000", 30)
+    assert chat.state == "searching"
     chat.hook("stop").click()
     chat.wait_for("ready", timeout=5000)
     until_chips(chat, 1)
     assert chat.hook("prompt").input_value() == "w1"
     assert chat.hook("error").is_hidden()
-    assert texts(chat, "question") == []
+    assert len(texts(chat, "question")) == 1
+
+    # passages are kept with their question; the address names another encoder, which is not there
+    page.goto(f"{chat.url}&encoder=models/none/manifest.json")
+    chat.wait_for("ready")
+    assert page.get_by_test_id("source").count() == len(shown)
+    choose(chat, notes_txt=NOTES)
+    page.wait_for_selector("[data-testid=search-inside]")
+    chat.hook("search-inside").click()
+    chat.hook("prompt").fill("w1")
+    chat.hook("prompt").press("Enter")
+    assert chat.error_code() == "shard.network"
+    chat.wait_for("ready")
+    until_chips(chat, 1)
