@@ -5,8 +5,8 @@ import { Octavo, OctavoError } from "./client.mjs";
 import { Attachments } from "./attachments.mjs";
 import { Conversations } from "./conversations.mjs";
 import { TokenCount } from "./count.mjs";
-import { loadLocale, list, number, t } from "./locale.mjs";
-import { ModelsDialog } from "./models.mjs";
+import { loadLocale, number, t } from "./locale.mjs";
+import { ModelsDialog, rememberChoice, rememberedChoice } from "./models.mjs";
 import { installOffline, keepStorage } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
 import { Records } from "./records.mjs";
@@ -15,15 +15,16 @@ import { Settings } from "./settings.mjs";
 import { SettingsDialog } from "./settings_dialog.mjs";
 import { Sidebar } from "./sidebar.mjs";
 import { StatsView } from "./stats.mjs";
+import { showSuggestions } from "./suggestions.mjs";
+import { showTheme } from "./theme.mjs";
 import { notKept, Talk } from "./talk.mjs";
-import { autosize, byId, byTestId, element, stickToBottom } from "./dom.mjs";
+import { autosize, byId, byTestId, stickToBottom } from "./dom.mjs";
 
 /**
  * @typedef {"loading" | "ready" | "searching" | "generating" | "error" | "stopped"} State
  * @typedef {import("./client.mjs").LoadResult} LoadResult
  */
 
-const MODEL_KEY = "octavo-model";
 const LONG = 2000; // characters of a question: whether it fits is found out before it is sent
 
 const prompt = /** @type {HTMLTextAreaElement} */ (byTestId("prompt"));
@@ -87,7 +88,7 @@ let choice = settings.address.model ? {} : rememberedChoice();
 main();
 
 async function main() {
-  showTheme();
+  showTheme(String(settings.of("page").theme ?? "auto"));
   await showLanguage();
   addEventListener("unhandledrejection", ({ reason }) => showError(reason));
   connect();
@@ -189,20 +190,12 @@ function update() {
   talk.enable({ ask: canSend, browse: !isBusy });
 }
 
-/** The page's colours, and those of the window that it is installed in. */
-function showTheme() {
-  const theme = String(settings.of("page").theme ?? "auto");
-  document.documentElement.dataset.theme = theme;
-  for (const scheme of ["light", "dark"]) {
-    const chosen = theme === scheme ? "all" : "not all";
-    const frame = /** @type {HTMLMetaElement} */ (byId(`frame-${scheme}`));
-    frame.media = theme === "auto" ? `(prefers-color-scheme: ${scheme})` : chosen;
-  }
-}
-
 async function showLanguage() {
   await loadLocale(String(settings.of("page").language ?? ""));
-  showSuggestions();
+  showSuggestions((text) => {
+    prompt.value = text;
+    submit();
+  });
   if (loaded) showLoaded(loaded);
   update();
 }
@@ -210,21 +203,12 @@ async function showLanguage() {
 /** @param {Set<import("./settings.mjs").Group>} changed */
 async function applySettings(changed) {
   if (changed.has("page")) {
-    showTheme();
+    showTheme(String(settings.of("page").theme ?? "auto"));
     await showLanguage();
     talk.show();
     sidebar.refresh();
   }
   if (changed.has("load")) await choose(choice);
-}
-
-/** @returns {import("./models.mjs").Choice} what was chosen on the last visit */
-function rememberedChoice() {
-  try {
-    return { model: localStorage.getItem(MODEL_KEY) || undefined };
-  } catch {
-    return {}; // storage is blocked
-  }
 }
 
 /**
@@ -237,12 +221,7 @@ async function choose(wanted) {
   if (["loading", "searching", "generating"].includes(state)) await stopAll();
   await Promise.all([loading, looking, talk.answering]);
   await load();
-  if (state !== "ready" || typeof wanted.model !== "string") return;
-  try {
-    localStorage.setItem(MODEL_KEY, wanted.model);
-  } catch {
-    // storage is blocked
-  }
+  if (state === "ready" && typeof wanted.model === "string") rememberChoice(wanted.model);
 }
 
 function load() {
@@ -324,21 +303,6 @@ function showDevice(device) {
   badge.dataset.kind = kind;
   badge.hidden = false;
   showNotice(kind === "cpu" || kind === "remote" ? (device.reason ?? "") : "");
-}
-
-function showSuggestions() {
-  byId("suggestions").replaceChildren();
-  for (const text of list("suggestions")) {
-    const button = element("button", "suggestion", text);
-    button.setAttribute("type", "button");
-    button.addEventListener("click", () => {
-      prompt.value = text;
-      submit();
-    });
-    const item = element("li");
-    item.append(button);
-    byId("suggestions").append(item);
-  }
 }
 
 /** Sends what the prompt box holds, or once the model is ready. */
