@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--encoder",
         action="store_true",
-        help=f"with {minilm.NAME} (91 MB) for search in files; it stays until its folder in "
+        help=f"with {minilm.NAME} (24 MB) for search in files; it stays until its folder in "
         f"dist/{MODELS}/ is deleted",
     )
 

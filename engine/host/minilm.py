@@ -35,4 +35,4 @@ def make(destination: Path) -> None:
         limit = json.dumps({"max_seq_length": LONGEST})
         (work / "sentence_bert_config.json").write_text(limit)
         save_onnx(folder, work / f"{NAME}.onnx")
-        convert_graph(work / f"{NAME}.onnx", destination)
+        convert_graph(work / f"{NAME}.onnx", destination, in_blocks=True)

@@ -11,7 +11,7 @@ from engine.embedding import frame_of, unframed
 from engine.host import minilm
 from engine.host.convert.onnx_graph.bert import save_onnx
 from engine.tokenizer.native import open_native
-from tests.unit.test_embedding import embed, expected
+from tests.unit.test_embedding import embed, expected, in_blocks
 
 LONGEST = 256
 SENTENCES = (
@@ -62,4 +62,8 @@ def test_sentences(files: dict[str, Path], tmp_path: Path) -> None:
     cosines = [float(v @ expected(path, one)) for v, one in zip(found, ids, strict=True)]
     assert min(cosines) > 0.9999
     print(f"lowest cosine {min(cosines):.8f}")
+    near = embed(path, tmp_path, ids[:40], LONGEST, in_blocks)
+    cosines = [float(v @ w) for v, w in zip(near, found, strict=False)]
+    print(f"lowest cosine with matrices in blocks {min(cosines):.6f}")
+    assert min(cosines) > 0.99
     assert np.isclose(np.linalg.norm(found, axis=1), 1, atol=1e-5).all()

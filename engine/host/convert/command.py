@@ -45,8 +45,9 @@ def main(arguments: argparse.Namespace) -> int:
 def _convert_graph(arguments: argparse.Namespace) -> int:
     from engine.host.convert.onnx_graph.conversion import convert_graph
 
-    if arguments.quant:
-        raise HostError("--quant is not for ONNX files: their weights stay as they are.")
-    folder = convert_graph(arguments.source, arguments.destination)
+    if arguments.quant not in (None, "q8_0"):
+        raise HostError("ONNX files take --quant q8_0 only, or their weights stay as they are.")
+    in_blocks = arguments.quant == "q8_0"
+    folder = convert_graph(arguments.source, arguments.destination, in_blocks)
     print(f"{folder}/ is ready.")
     return 0
