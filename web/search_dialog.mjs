@@ -31,7 +31,7 @@ export async function openSearch({ files, question, hits, add }) {
   const list = element("ol", "search-list");
   let under = new AbortController();
   const stop = button("quiet", "stop", () => under.abort());
-  Object.assign(box, { id: "search-question", type: "search", autocomplete: "off", value: question, dir: "auto" });
+  Object.assign(box, { id: "search-question", type: "text", autocomplete: "off", value: question, dir: "auto" });
   Object.assign(run, { type: "submit", className: "quiet strong", textContent: t("search") });
   label.setAttribute("for", box.id);
   status.setAttribute("role", "status");
