@@ -5,24 +5,26 @@ import { Octavo, OctavoError } from "./client.mjs";
 import { Attachments } from "./attachments.mjs";
 import { Conversations } from "./conversations.mjs";
 import { TokenCount } from "./count.mjs";
-import { loadLocale, list, number, t } from "./locale.mjs";
-import { ModelsDialog } from "./models.mjs";
+import { loadLocale, number, t } from "./locale.mjs";
+import { ModelsDialog, rememberChoice, rememberedChoice } from "./models.mjs";
 import { installOffline, keepStorage } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
 import { Records } from "./records.mjs";
+import { Searching } from "./searching.mjs";
 import { Settings } from "./settings.mjs";
 import { SettingsDialog } from "./settings_dialog.mjs";
 import { Sidebar } from "./sidebar.mjs";
 import { StatsView } from "./stats.mjs";
+import { showSuggestions } from "./suggestions.mjs";
+import { showTheme } from "./theme.mjs";
 import { notKept, Talk } from "./talk.mjs";
-import { autosize, byId, byTestId, element, stickToBottom } from "./dom.mjs";
+import { autosize, byId, byTestId, stickToBottom } from "./dom.mjs";
 
 /**
- * @typedef {"loading" | "ready" | "generating" | "error" | "stopped"} State
+ * @typedef {"loading" | "ready" | "searching" | "generating" | "error" | "stopped"} State
  * @typedef {import("./client.mjs").LoadResult} LoadResult
  */
 
-const MODEL_KEY = "octavo-model";
 const LONG = 2000; // characters of a question: whether it fits is found out before it is sent
 
 const prompt = /** @type {HTMLTextAreaElement} */ (byTestId("prompt"));
@@ -55,9 +57,15 @@ const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("
   },
 });
 const count = new TokenCount((text) => octavo.tokenize(text), () => talk.history, () => attachments.show());
+const searching = new Searching({ octavo, settings, count, changed: () => attachments.show() });
 const attachments = new Attachments(prompt, {
   tokens: (file) => count.of(file),
-  changed: update,
+  changed: () => {
+    if (attachments.files.length) searching.find();
+    update();
+  },
+  canSearch: (file) => searching.canSearch(file),
+  openSearch,
   fail: ({ key, file }) => showError(new OctavoError("attachment.refused", t(key, { name: file }))),
 });
 
@@ -68,6 +76,8 @@ let loading = Promise.resolve();
 let sendWhenReady = false;
 /** While it is found out whether the question fits. */
 let isChecking = false;
+/** The search for a question's passages under way, if any. @type {Promise<unknown>} */
+let looking = Promise.resolve();
 /** What was loaded last. @type {LoadResult | undefined} */
 let loaded;
 /** @type {import("./performance.mjs").PerformancePanel | undefined} */
@@ -78,7 +88,7 @@ let choice = settings.address.model ? {} : rememberedChoice();
 main();
 
 async function main() {
-  showTheme();
+  showTheme(String(settings.of("page").theme ?? "auto"));
   await showLanguage();
   addEventListener("unhandledrejection", ({ reason }) => showError(reason));
   connect();
@@ -108,14 +118,14 @@ function connect() {
   autosize(prompt);
   addEventListener("keydown", ({ key }) => {
     const isElsewhere = document.querySelector("dialog:modal, :popover-open"); // closed by Escape
-    if (key === "Escape" && state === "generating" && !isElsewhere) octavo.stop();
+    if (key === "Escape" && ["generating", "searching"].includes(state) && !isElsewhere) stopAll();
   });
   byTestId("performance").addEventListener("click", togglePerformance);
   stop.addEventListener("click", () => {
-    octavo.stop();
+    stopAll();
     focusPrompt();
   });
-  byId("cancel-load").addEventListener("click", () => octavo.stop());
+  byId("cancel-load").addEventListener("click", stopAll);
   byTestId("reset").addEventListener("click", reset);
   byId("skip").addEventListener("click", (event) => {
     event.preventDefault(); // the address stays as it is
@@ -131,6 +141,12 @@ function connect() {
   });
   byId("retry").addEventListener("click", load);
   byId("unkept").addEventListener("click", () => choose({ ...choice, keep: false }));
+}
+
+/** Whatever is under way. */
+function stopAll() {
+  searching.stop();
+  return octavo.stop();
 }
 
 /** The panel is fetched when it is opened for the first time. */
@@ -159,32 +175,27 @@ function setState(next) {
 function update() {
   const canSend = state === "ready" || state === "stopped";
   if (!prompt.value.trim() && !attachments.files.length) sendWhenReady = false;
-  if (canSend) count.show({ content: prompt.value, files: attachments.files });
+  const whole = attachments.files.filter(({ searched }) => !searched);
+  if (canSend) count.show({ content: prompt.value, files: whole });
   status.textContent = t(`state_${state}`);
   status.dataset.state = state;
   send.disabled = !canSend;
-  send.hidden = state === "generating";
-  stop.hidden = state !== "generating";
+  const isBusy = state === "generating" || state === "searching";
+  send.hidden = isBusy;
+  stop.hidden = !isBusy;
+  prompt.readOnly = state === "searching";
   if (sendWhenReady && byId("queued").hidden) announce(t("queued"));
   byId("queued").hidden = !sendWhenReady;
   byId("welcome").hidden = !talk.isEmpty;
-  talk.enable({ ask: canSend, browse: state !== "generating" });
-}
-
-/** The page's colours, and those of the window that it is installed in. */
-function showTheme() {
-  const theme = String(settings.of("page").theme ?? "auto");
-  document.documentElement.dataset.theme = theme;
-  for (const scheme of ["light", "dark"]) {
-    const chosen = theme === scheme ? "all" : "not all";
-    const frame = /** @type {HTMLMetaElement} */ (byId(`frame-${scheme}`));
-    frame.media = theme === "auto" ? `(prefers-color-scheme: ${scheme})` : chosen;
-  }
+  talk.enable({ ask: canSend, browse: !isBusy });
 }
 
 async function showLanguage() {
   await loadLocale(String(settings.of("page").language ?? ""));
-  showSuggestions();
+  showSuggestions((text) => {
+    prompt.value = text;
+    submit();
+  });
   if (loaded) showLoaded(loaded);
   update();
 }
@@ -192,21 +203,12 @@ async function showLanguage() {
 /** @param {Set<import("./settings.mjs").Group>} changed */
 async function applySettings(changed) {
   if (changed.has("page")) {
-    showTheme();
+    showTheme(String(settings.of("page").theme ?? "auto"));
     await showLanguage();
     talk.show();
     sidebar.refresh();
   }
   if (changed.has("load")) await choose(choice);
-}
-
-/** @returns {import("./models.mjs").Choice} what was chosen on the last visit */
-function rememberedChoice() {
-  try {
-    return { model: localStorage.getItem(MODEL_KEY) || undefined };
-  } catch {
-    return {}; // storage is blocked
-  }
 }
 
 /**
@@ -216,15 +218,10 @@ function rememberedChoice() {
  */
 async function choose(wanted) {
   choice = wanted;
-  if (state === "loading" || state === "generating") await octavo.stop();
-  await Promise.all([loading, talk.answering]);
+  if (["loading", "searching", "generating"].includes(state)) await stopAll();
+  await Promise.all([loading, looking, talk.answering]);
   await load();
-  if (state !== "ready" || typeof wanted.model !== "string") return;
-  try {
-    localStorage.setItem(MODEL_KEY, wanted.model);
-  } catch {
-    // storage is blocked
-  }
+  if (state === "ready" && typeof wanted.model === "string") rememberChoice(wanted.model);
 }
 
 function load() {
@@ -308,34 +305,58 @@ function showDevice(device) {
   showNotice(kind === "cpu" || kind === "remote" ? (device.reason ?? "") : "");
 }
 
-function showSuggestions() {
-  byId("suggestions").replaceChildren();
-  for (const text of list("suggestions")) {
-    const button = element("button", "suggestion", text);
-    button.setAttribute("type", "button");
-    button.addEventListener("click", () => {
-      prompt.value = text;
-      submit();
-    });
-    const item = element("li");
-    item.append(button);
-    byId("suggestions").append(item);
-  }
-}
-
 /** Sends what the prompt box holds, or once the model is ready. */
 async function submit() {
   const text = prompt.value.trim();
   const { files } = attachments;
-  if (isChecking || (!text && !files.length) || state === "generating" || state === "error") return;
+  const isBusy = isChecking || state === "searching" || state === "generating" || state === "error";
+  if (isBusy || (!text && !files.length)) return;
   sendWhenReady = state === "loading";
   if (sendWhenReady) return update();
-  if ((files.length || text.length > LONG) && !(await fits(text, files))) return;
+  const isSearch = files.some(({ searched }) => searched);
+  const given = isSearch ? await passagesFor(text, files) : files;
+  if (!given) return;
+  if (!isSearch && (files.length || text.length > LONG) && !(await fits(text, files))) return;
   prompt.value = "";
   attachments.set([]);
   prompt.dispatchEvent(new Event("input"));
   focusPrompt();
-  talk.ask(text, files);
+  talk.ask(text, given);
+}
+
+/**
+ * The files of a question, with passages in place of those to search in; null if there are none.
+ *
+ * @param {string} text
+ * @param {import("./attached.mjs").Attachment[]} files
+ */
+async function passagesFor(text, files) {
+  errorArea.hidden = true;
+  setState("searching");
+  progress.start();
+  const found = searching.filesFor(text, files, (event) => progress.show(event)).catch((error) => {
+    if (error.code !== "request.cancelled") showError(error);
+    return null;
+  });
+  looking = found;
+  const given = await found;
+  progress.end();
+  setState("ready");
+  return given;
+}
+
+/**
+ * Shows the best passages, without a question to the model.
+ *
+ * @param {import("./attached.mjs").Attachment[]} files
+ */
+async function openSearch(files) {
+  try {
+    await searching.open(files, prompt.value.trim(), (passage) => attachments.put(passage));
+  } catch (error) {
+    showError(error);
+  }
+  if (document.activeElement === document.body) focusPrompt(); // what opened it may be gone
 }
 
 /**
@@ -351,7 +372,8 @@ async function fits(content, files) {
   if (state !== "ready" && state !== "stopped") return false; // something else has begun
   if (!counted || talk.slides || counted.tokens < counted.context) return true;
   const values = { tokens: number(counted.tokens), context: number(counted.context) };
-  showError(new OctavoError("prompt.too_long", t("too_long", values), t("too_long_hint")));
+  const hint = t(files.some((file) => searching.canSearch(file)) ? "too_long_search" : "too_long_hint");
+  showError(new OctavoError("prompt.too_long", t("too_long", values), hint));
   return false;
 }
 
@@ -392,11 +414,12 @@ function removed(id) {
  */
 async function leave(end) {
   errorArea.hidden = true;
+  searching.stop();
   focusPrompt();
   update();
   if (state === "loading" || state === "error") return;
   try {
-    await Promise.all([end(), talk.answering]);
+    await Promise.all([end(), looking, talk.answering]);
     if (!talk.isAnswering) setState("ready"); // else the visitor was quick to ask again
   } catch (error) {
     setState("error");

@@ -5,6 +5,13 @@
  * @property {string} name
  * @property {number} size of the file, in bytes
  * @property {string} text
+ * @property {Place} [place] of a passage, in the file that it was found in
+ * @property {boolean} [searched] whether a question gets passages of it instead, while it is written
+ *
+ * @typedef {object} Place
+ * @property {number} first line, from 1
+ * @property {number} last line
+ * @property {number} similarity to what was searched for: the cosine of two vectors
  */
 
 export const MAX_FILES = 10; // of one question
@@ -85,14 +92,16 @@ function decoded(bytes) {
  *     the text
  *     ```
  *
- * The fence is longer than any in the text, so that no text ends it.
+ * or of a passage, with `File "notes.txt", lines 3-7:` above it. The fence is longer than any in the
+ * text, so that no text ends it.
  *
  * @param {Attachment} attachment
  */
-export function framed({ name, text }) {
+export function framed({ name, text, place }) {
   const longest = Math.max(2, ...Array.from(text.matchAll(/`+/g), ([ticks]) => ticks.length));
   const fence = "`".repeat(longest + 1);
-  return `File "${name}":\n${fence}\n${text.replace(/\n$/, "")}\n${fence}`;
+  const lines = place ? `, lines ${place.first}-${place.last}` : "";
+  return `File "${name}"${lines}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}`;
 }
 
 /**

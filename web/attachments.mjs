@@ -2,7 +2,7 @@
 
 import { attachmentOf, attachmentOfText, AttachError, MAX_FILES } from "./attached.mjs";
 import { chips } from "./chips.mjs";
-import { byId } from "./dom.mjs";
+import { button, byId } from "./dom.mjs";
 
 /** @typedef {import("./attached.mjs").Attachment} Attachment */
 
@@ -17,6 +17,8 @@ export class Attachments {
   #tokens;
   #changed;
   #fail;
+  #canSearch;
+  #openSearch;
 
   /**
    * @param {HTMLTextAreaElement} prompt
@@ -24,12 +26,16 @@ export class Attachments {
    * @param {(attachment: Attachment) => number | undefined} host.tokens if they are known
    * @param {() => void} host.changed
    * @param {(error: AttachError) => void} host.fail
+   * @param {(attachment: Attachment) => boolean} host.canSearch
+   * @param {(files: Attachment[]) => void} host.openSearch
    */
-  constructor(prompt, { tokens, changed, fail }) {
+  constructor(prompt, { tokens, changed, fail, canSearch, openSearch }) {
     this.#prompt = prompt;
     this.#tokens = tokens;
     this.#changed = changed;
     this.#fail = fail;
+    this.#canSearch = canSearch;
+    this.#openSearch = openSearch;
     byId("attach").addEventListener("click", () => this.#input.click());
     this.#input.addEventListener("change", async () => {
       const files = [...(this.#input.files ?? [])];
@@ -70,9 +76,26 @@ export class Attachments {
       const controls = this.#place.querySelectorAll("button");
       (controls[Math.min(at, controls.length - 1)] ?? this.#prompt).focus();
     };
+    const search = (/** @type {Attachment} */ file) => {
+      file.searched = !file.searched;
+      this.show();
+      this.#changed();
+    };
     const at = [...this.#place.querySelectorAll("button")].findIndex((each) => each === document.activeElement);
-    this.#place.replaceChildren(chips(this.files, { remove, tokens: this.#tokens }));
+    const [tokens, canSearch] = [this.#tokens, this.#canSearch];
+    this.#place.replaceChildren(chips(this.files, { remove, tokens, canSearch, search }));
+    const texts = this.files.filter(canSearch);
+    if (texts.length) this.#place.append(button("link search-open", "search_open", () => this.#openSearch(texts)));
     if (at >= 0) this.#place.querySelectorAll("button")[at]?.focus();
+  }
+
+  /** @param {Attachment} attachment that is read already */
+  put(attachment) {
+    try {
+      this.#push(attachment);
+    } catch (error) {
+      this.#fail(/** @type {AttachError} */ (error));
+    }
   }
 
   /** @param {Attachment} attachment */
@@ -89,10 +112,6 @@ export class Attachments {
     if (files.length && text) return; // a program's text that comes with a picture of it
     event.preventDefault();
     if (files.length) return void this.add(files);
-    try {
-      this.#push(attachmentOfText(text, `pasted-${this.files.length + 1}.txt`));
-    } catch (error) {
-      this.#fail(/** @type {AttachError} */ (error));
-    }
+    this.put(attachmentOfText(text, `pasted-${this.files.length + 1}.txt`));
   }
 }

@@ -248,7 +248,7 @@ export class Octavo extends EventTarget {
         this.#create(options, textFields, TEXT)),
     };
     /** Vectors of texts, by an encoder. */
-    this.embeddings = { create: (/** @type {EmbeddingOptions} */ options) => this.#embed(options) };
+    this.embeddings = { create: this.#embed.bind(this) };
   }
 
   /**
@@ -399,11 +399,12 @@ export class Octavo extends EventTarget {
 
   /**
    * @param {EmbeddingOptions} options
+   * @param {(progress: Progress) => void} [onProgress] while the encoder is loaded
    * @returns {Promise<Embeddings>}
    */
-  async #embed({ signal, ...options }) {
+  async #embed({ signal, ...options }, onProgress) {
     if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
-    return this.#stoppable("embed", withKey(options), signal);
+    return this.#stoppable("embed", withKey(options), signal, onProgress);
   }
 
   /**

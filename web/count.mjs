@@ -71,11 +71,11 @@ export class TokenCount {
     const context = this.#context;
     if (!context) return null;
     const { tokens, text } = this.#history();
-    let sum = tokens + await this.#length(`${text}${content}`);
+    let sum = tokens + await this.length(`${text}${content}`);
     const known = this.#files;
     for (const file of files) {
       if (!known.has(file)) {
-        known.set(file, await this.#length(framed(file)));
+        known.set(file, await this.length(framed(file)));
         this.#counted();
       }
       sum += known.get(file) ?? 0;
@@ -84,7 +84,7 @@ export class TokenCount {
   }
 
   /** @param {string} text */
-  async #length(text) {
+  async length(text) {
     return text ? (await this.#tokenize(text)).length : 0;
   }
 

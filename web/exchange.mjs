@@ -118,7 +118,14 @@ function messageOf(data, conversation, known) {
 
 /** @param {any} data */
 function fileOf(data) {
-  return { name: nameOf(textOf(data?.name, 255)), size: timeOf(data.size), text: textOf(data.text, MAX_TEXT) };
+  const file = { name: nameOf(textOf(data?.name, 255)), size: timeOf(data.size), text: textOf(data.text, MAX_TEXT) };
+  return data.place === undefined ? file : { ...file, place: placeOf(data.place) };
+}
+
+/** @param {any} data */
+function placeOf(data) {
+  check(Math.abs(data?.similarity) <= 1.001); // a cosine, in single precision
+  return { first: timeOf(data.first), last: timeOf(data.last), similarity: data.similarity };
 }
 
 /** @param {boolean} right */

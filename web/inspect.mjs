@@ -1,6 +1,7 @@
 /** One step of the model, looked into: what each layer computed, and the likeliest next tokens. */
 
-import { button, element } from "./dom.mjs";
+import { newDialog, styled } from "./dialog.mjs";
+import { element } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
 
 /**
@@ -28,23 +29,8 @@ const VALUES = /** @type {Value[]} */ (Object.keys(NAMES));
  * @param {Conversation} conversation
  */
 export async function openInspection(octavo, conversation) {
-  const dialog = document.createElement("dialog");
-  dialog.className = "models inspect-dialog";
-  dialog.dataset.testid = "inspect-dialog";
-  const title = element("h2", "", t("inspect"));
-  title.id = "inspect-title";
-  dialog.setAttribute("aria-labelledby", title.id);
-  const head = element("header", "models-head");
-  const close = button("quiet", "close", () => dialog.close());
-  close.dataset.testid = "inspect-close";
-  head.append(title, close);
-  const body = element("div");
-  dialog.append(head, body);
-  const end = await fillInspection(body, octavo, conversation);
-  dialog.addEventListener("close", () => {
-    end();
-    dialog.remove();
-  });
+  const { dialog, body } = newDialog("inspect", "inspect");
+  dialog.addEventListener("close", await fillInspection(body, octavo, conversation));
   document.body.append(dialog);
   dialog.showModal();
 }
@@ -58,7 +44,7 @@ export async function openInspection(octavo, conversation) {
  * @param {Conversation} conversation
  */
 export async function fillInspection(place, octavo, conversation) {
-  await styled();
+  await styled("./inspect.css");
   const form = /** @type {HTMLFormElement} */ (element("form", "inspect-form"));
   const label = element("label", "", t("inspect_prompt"));
   const prompt = document.createElement("textarea");
@@ -104,17 +90,6 @@ export async function fillInspection(place, octavo, conversation) {
     }
   });
   return () => under.abort();
-}
-
-/** The style of this module, which the page does without until then. */
-async function styled() {
-  const href = new URL("./inspect.css", import.meta.url).href;
-  if ([...document.styleSheets].some((sheet) => sheet.href === href)) return;
-  const link = document.createElement("link");
-  const loaded = new Promise((resolve) => (link.onload = link.onerror = resolve));
-  Object.assign(link, { rel: "stylesheet", href });
-  document.head.append(link);
-  await loaded;
 }
 
 /**

@@ -10,6 +10,26 @@ import { hasOffline, keepOffline, removeOffline } from "./offline.mjs";
  * @typedef {{model?: string | File[], keep?: boolean}} Choice
  */
 
+const MODEL_KEY = "octavo-model";
+
+/** @returns {Choice} what was chosen on the last visit */
+export function rememberedChoice() {
+  try {
+    return { model: localStorage.getItem(MODEL_KEY) || undefined };
+  } catch {
+    return {}; // storage is blocked
+  }
+}
+
+/** @param {string} model to be loaded on later visits */
+export function rememberChoice(model) {
+  try {
+    localStorage.setItem(MODEL_KEY, model);
+  } catch {
+    // storage is blocked
+  }
+}
+
 export class ModelsDialog {
   #dialog = /** @type {HTMLDialogElement} */ (byId("models"));
   #files = /** @type {HTMLInputElement} */ (byId("model-files"));

@@ -4,6 +4,7 @@
  * narrow one it is a dialog. It asks for news while it is open only.
  */
 
+import { styled } from "./dialog.mjs";
 import { button, element } from "./dom.mjs";
 import { Figure, localized } from "./figure.mjs";
 import { number, t } from "./locale.mjs";
@@ -264,17 +265,3 @@ export class PerformancePanel {
   }
 }
 
-/**
- * Loads a style sheet once.
- *
- * @param {string} name
- */
-function styled(name) {
-  const { href } = new URL(name, import.meta.url);
-  if ([...document.styleSheets].some((sheet) => sheet.href === href)) return;
-  return new Promise((resolve) => {
-    const link = document.createElement("link");
-    Object.assign(link, { rel: "stylesheet", href, onload: resolve, onerror: resolve });
-    document.head.append(link);
-  });
-}

@@ -4,7 +4,7 @@ import { byId } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
 
 /**
- * @typedef {import("./client.mjs").Progress} Progress
+ * @typedef {import("./client.mjs").Progress | import("./search.mjs").PassageProgress} Progress
  * @typedef {Progress["stage"]} Stage
  */
 
@@ -12,7 +12,7 @@ const RATE_MS = 5000; // how long back the speed of a download is taken from
 const SAID_STEPS = 10; // of a stage: what a screen reader hears of how far it is
 
 /** Stages overlap: the first one here that has not ended is shown. @type {Stage[]} */
-const ORDER = ["download", "runtime", "device", "tune", "weights", "compile", "warmup"];
+const ORDER = ["download", "runtime", "device", "tune", "weights", "compile", "warmup", "passages"];
 
 export class ProgressView {
   #area;

@@ -49,6 +49,8 @@ export const SETTINGS = [
 /** Others that only the address can give. */
 const ADDRESS_TEXTS = ["model", "activations"];
 const ADDRESS_NUMBERS = ["kv_tokens"];
+/** What is for no load. */
+const ENCODER = "encoder";
 
 export class Settings {
   /** @type {Values} */
@@ -72,6 +74,11 @@ export class Settings {
     } catch {
       // storage is blocked
     }
+  }
+
+  /** The encoder that the address names, for search in files; empty if it names none. */
+  get encoder() {
+    return String(this.address[ENCODER] ?? "");
   }
 
   /** Whether the address decides about a setting. @param {string} name */
@@ -129,7 +136,8 @@ function fromAddress() {
   const address = new URLSearchParams(location.search);
   /** @type {Values} */
   const found = {};
-  for (const name of [...ADDRESS_TEXTS, ...namesOf(true).filter((name) => !isSecret(name))]) {
+  const texts = [...ADDRESS_TEXTS, ENCODER, ...namesOf(true)];
+  for (const name of texts.filter((name) => !isSecret(name))) {
     const value = address.get(name);
     if (value) found[name] = value;
   }

@@ -1,6 +1,6 @@
 /** The messages of the open conversation as they are shown, each with what can be done with it. */
 
-import { chips } from "./chips.mjs";
+import { chips, sources } from "./chips.mjs";
 import { copyButton } from "./copy.mjs";
 import { autosize, button, element } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
@@ -60,7 +60,8 @@ export class Transcript {
    */
   append(message, branches) {
     if (message.role === "user") return this.#question(message, branches);
-    const reply = new ReplyView(message, this.#follow);
+    const found = branches.get(message.parent)?.files?.filter(({ place }) => place) ?? [];
+    const reply = new ReplyView(message, this.#follow, found);
     this.#replies.set(message.id, reply);
     this.#log.append(reply.element);
     this.#follow(true);
@@ -137,7 +138,7 @@ export class Transcript {
     const edit = this.#needing("ask", "edit", () => this.#edit(message, asked));
     foot.append(...this.#switches(message, branches), edit, copyButton(() => message.content));
     text.hidden = !message.content;
-    asked.append(element("h2", "aside", t("you")), chips(message.files ?? []), text, foot);
+    asked.append(element("h2", "aside", t("you")), chips(message.files?.filter(({ place }) => !place) ?? []), text, foot);
     this.#log.append(asked);
     this.#follow(true);
     return asked;
@@ -249,8 +250,9 @@ export class ReplyView {
   /**
    * @param {Message} message
    * @param {(force?: boolean) => void} follow
+   * @param {Attachment[]} found passages that it was given
    */
-  constructor(message, follow) {
+  constructor(message, follow, found) {
     this.element.dataset.message = message.id;
     this.#reasoning.dataset.testid = "reasoning";
     this.#reasoning.hidden = true;
@@ -258,7 +260,9 @@ export class ReplyView {
     this.#answer.dataset.testid = "answer";
     this.#thought.dir = "auto";
     const who = element("h2", "aside", t("assistant"));
-    this.element.append(who, this.#reasoning, this.#answer, this.foot);
+    this.element.append(who, this.#reasoning, this.#answer);
+    if (found.length) this.element.append(sources(found));
+    this.element.append(this.foot);
     this.#view = new MarkdownView(this.#answer, () => follow());
     watchScrollable(this.#answer);
     this.#thoughts = new PlainView(this.#thought, () => follow());

@@ -28,7 +28,11 @@ const MAX_SHARDS = 1 << 14;
  * @property {number} [context] tokens that the model was made for
  * @property {string} [license]
  *
- * @typedef {{default: string, models: CatalogueEntry[]}} Catalogue
+ * @typedef {object} Catalogue
+ * @property {string} default id
+ * @property {CatalogueEntry[]} models
+ * @property {string} [encoder] address of the manifest of an encoder of sentences
+ *
  * @typedef {{url: string, sha256: string | null}} Entry an address, and the hash of what is there
  */
 
@@ -108,8 +112,9 @@ export async function fetchCatalogue(url, signal) {
  */
 export function parseCatalogue(text) {
   const catalogue = parseJson(text, "The list of models is not JSON.");
-  const { models } = catalogue ?? {};
-  if (!Array.isArray(models) || !models.every(isEntry) || typeof catalogue.default !== "string") {
+  const { models, encoder = "" } = catalogue ?? {};
+  const areTexts = typeof catalogue?.default === "string" && typeof encoder === "string";
+  if (!Array.isArray(models) || !models.every(isEntry) || !areTexts) {
     throw new ShardError("manifest.invalid", "The list of models cannot be read.");
   }
   return catalogue;

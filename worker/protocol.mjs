@@ -346,6 +346,7 @@
  * @typedef {object} ModelList
  * @property {string} default id
  * @property {ListedModel[]} models
+ * @property {string} [encoder] address of the manifest of one, if the catalogue names it
  * @property {{usage: number, quota: number} | null} storage of this site, in bytes; null if the
  *   browser does not say
  *

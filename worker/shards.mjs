@@ -155,7 +155,10 @@ export class ShardStore {
   async list() {
     const { signal } = new AbortController(); // a download that is stopped does not concern this
     const catalogue = await fetchCatalogue(this.#catalogueUrl, signal).catch(() => NO_CATALOGUE);
-    return listModels(catalogue, (id) => this.#sourceIn(id, catalogue).manifestUrl);
+    const list = await listModels(catalogue, (id) => this.#sourceIn(id, catalogue).manifestUrl);
+    const { encoder = "" } = catalogue; // whether there is anything is found out when it is opened
+    const isAddress = encoder && URL.canParse(encoder, this.#catalogueUrl);
+    return isAddress ? { ...list, encoder: new URL(encoder, this.#catalogueUrl).href } : list;
   }
 
   /**

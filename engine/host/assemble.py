@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.host import modules, npm, pins, shards, wheels
+from engine.host import minilm, modules, npm, pins, shards, wheels
 from engine.host.errors import HostError
 from engine.host.files import exclusive, sha256, tree, write_whole
 from engine.host.paths import CACHE, DIST, INSTALLED, NODE_MODULES, PACKED_SITE, ROOT
@@ -22,18 +22,26 @@ VERSION = "worker/version.mjs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`build` takes none."""
+    """Whether the site gets an encoder."""
+    parser.add_argument(
+        "--encoder",
+        action="store_true",
+        help=f"with {minilm.NAME} (24 MB) for search in files; it stays until its folder in "
+        f"dist/{MODELS}/ is deleted",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
     """The command."""
-    build()
+    build(has_encoder=arguments.encoder)
     return 0
 
 
-def build(models: Sequence[pins.Model] = pins.MODELS) -> Path:
-    """Brings dist/ up to date, with these models, and returns its path."""
+def build(models: Sequence[pins.Model] = pins.MODELS, has_encoder: bool = False) -> Path:
+    """Brings dist/ up to date, with these models and, if wanted, an encoder; returns its path."""
     with exclusive(CACHE / "build.lock"):
+        if has_encoder:
+            minilm.make(DIST / MODELS)
         _build(models)
     total = sum(path.stat().st_size for path in DIST.rglob("*") if path.is_file())
     print(f"{DIST.name}/ is ready ({megabytes(total)})", flush=True)
@@ -47,7 +55,7 @@ def _build(models: Sequence[pins.Model]) -> None:
     manifests = {f"{MODELS}/{m.id}/manifest.json": _model(m) for m in models}
     with Step(f"Assembling {DIST.name}/"):
         site = _packed() if INSTALLED else _own_files() | _npm_files() | _pyodide(files)
-        site[CATALOGUE] = shards.catalogue(site[CATALOGUE], manifests)
+        site[CATALOGUE] = shards.catalogue(site[CATALOGUE], manifests, _encoder())
         site[VERSION] = version_module(site)
         site[PRECACHE] = precache(site)
         for name, data in site.items():
@@ -63,6 +71,12 @@ def model_file(model: pins.Model) -> Path:
 def _model(model: pins.Model) -> bytes:
     folder = DIST / MODELS / model.id
     return shards.existing(folder, model) or shards.cut(model_file(model), folder, model)
+
+
+def _encoder() -> str | None:
+    """The address of the encoder that an earlier build, or this one, has put into the site."""
+    address = f"{MODELS}/{minilm.NAME}/manifest.json"
+    return address if (DIST / address).is_file() else None
 
 
 def _served(path: Path) -> bool:

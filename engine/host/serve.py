@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", type=Path, metavar="FILE", help="a .gguf file, in place of the default model"
     )
+    assemble.add_arguments(parser)
     api.add_arguments(parser)
 
 
@@ -56,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
     if own and own[0].suffix.lower() != ".gguf":
         raise HostError(f"{own[0].name} is no .gguf file.")
     answering = api.open_api(arguments, own) if arguments.api else None
-    folder = assemble.build(() if own else pins.MODELS)
+    folder = assemble.build(() if own else pins.MODELS, arguments.encoder)
     routes = own_model.routes(folder, own) if own else []
     routes += answering.routes() if answering else []
     listener = listen(arguments.host, arguments.port)

@@ -111,13 +111,16 @@ def _manifest(
     return json.dumps(fields, indent=1).encode()
 
 
-def catalogue(text: bytes, manifests: dict[str, bytes]) -> bytes:
+def catalogue(text: bytes, manifests: dict[str, bytes], encoder: str | None = None) -> bytes:
     """models.json with the hashes of the site's own manifests filled in; those are given by where
-    they are, relative to the site. Other entries stay as they are."""
+    they are, relative to the site. Other entries stay as they are, and so does an encoder; one that
+    names none gets `encoder`, an address relative to the site."""
     fields = json.loads(text)
     listed = {entry["address"]: entry for entry in fields["models"]}
     for address, manifest in manifests.items():
         if address not in listed:
             raise HostError(f"web/models.json lacks {address}, which engine/host/pins.py has.")
         listed[address]["sha256"] = sha256(manifest)
+    if encoder:
+        fields.setdefault("encoder", encoder)
     return json.dumps(fields, indent=2, ensure_ascii=False).encode()

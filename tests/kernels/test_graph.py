@@ -12,13 +12,13 @@ import pytest
 
 from engine.graph.lowering import record
 from engine.graph.model import Graph
+from engine.host.convert.onnx_graph.bert import Config, bert, random_weights
 from engine.host.convert.onnx_graph.conversion import simplified
 from engine.host.convert.onnx_graph.source import open_onnx
 from engine.host.convert.onnx_graph.tensors import stored
 from engine.ops.elementwise import FUNCTIONS, apply, elementwise
 from engine.ops.state import StepRecord
 from engine.ops.view import whole
-from tests.bert import Config, bert, random_weights
 from tests.graphs import as_input, node_model, sizes_of, wanted
 from tests.kernels.cases import DEVICES, assert_close, builder, numbers, state
 from tests.kernels.harness import Case, Harness

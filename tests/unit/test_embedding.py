@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,10 @@ from engine.backends.cpu import CpuDevice
 from engine.embedding import Bucket, Embedder, batches, buckets, frame_of, unframed
 from engine.errors import OctavoError
 from engine.graph.lowering import constants_index
-from engine.graph.model import Graph
+from engine.graph.model import Constant, Graph, Node
 from engine.graph.pooling import mean_pooling
 from engine.host.convert.onnx_graph.conversion import simplified
+from engine.host.convert.onnx_graph.quantizing import quantized
 from engine.host.convert.onnx_graph.source import open_onnx
 from engine.weights.loading import shard_jobs
 from tests.conftest import ROOT
@@ -37,8 +38,14 @@ async def embedder(graph: Graph, data: bytes, longest: int) -> Embedder:
     return made
 
 
-def embed(path: Path, folder: Path, texts: Sequence[Sequence[int]], longest: int) -> np.ndarray:
-    graph, data = as_read(simplified(open_onnx(path)), folder)
+def embed(
+    path: Path,
+    folder: Path,
+    texts: Sequence[Sequence[int]],
+    longest: int,
+    change: Callable[[Graph], Graph] = simplified,
+) -> np.ndarray:
+    graph, data = as_read(change(open_onnx(path)), folder)
 
     async def run() -> np.ndarray:
         return np.array(await (await embedder(graph, data, longest)).embed(texts))
@@ -59,6 +66,41 @@ def random_texts(count: int) -> list[list[int]]:
     return [
         rng.integers(0, VOCABULARY, rng.integers(1, LONGEST + 1)).tolist() for _ in range(count)
     ]
+
+
+def in_blocks(graph: Graph) -> Graph:
+    return quantized(simplified(graph))
+
+
+def test_matrices_in_blocks(tmp_path: Path) -> None:
+    plain, made = simplified(open_onnx(BERT)), in_blocks(open_onnx(BERT))
+    kinds = {name: constant.quant for name, constant in made.constants.items()}
+    matrices = {node.inputs[1] for node in made.nodes if node.op == "octavo.Linear"}
+    words = {node.inputs[0] for node in made.nodes if node.op == "octavo.Embed"}
+    assert len(matrices) == 5 and words
+    assert {name for name, quant in kinds.items() if quant == "Q8_0"} == matrices | words
+    assert set(kinds) == set(plain.constants)
+    texts = random_texts(20)
+    found = embed(BERT, tmp_path, texts, LONGEST, in_blocks)
+    cosines = [v @ expected(BERT, text) for v, text in zip(found, texts, strict=True)]
+    assert 0.9995 < min(cosines) < 0.9999999, "near, and not the same"
+
+
+def test_what_is_read_otherwise_stays() -> None:
+    rng = np.random.default_rng(0)
+    matrix = Constant("w", "f32", (64, 64), array=rng.random((64, 64)))
+    odd = Constant("odd", "f32", (64, 33), array=rng.random((64, 33)))
+    nodes = [
+        Node("a", "octavo.Linear", ("x", "w"), ("y",)),
+        Node("b", "octavo.Linear", ("x", "odd"), ("z",)),
+    ]
+    constants = {"w": matrix, "odd": odd}
+    alone = Graph("g", (), ("y", "z"), tuple(nodes), constants)
+    read = Graph("g", (), ("y", "s"), (*nodes, Node("c", "Add", ("w", "y"), ("s",))), constants)
+    shown = Graph("g", (), ("y", "w"), tuple(nodes), constants)
+    kinds = [quantized(graph).constants["w"].quant for graph in (alone, read, shown)]
+    assert kinds == ["Q8_0", "F32", "F32"]
+    assert quantized(alone).constants["odd"].quant == "F32"
 
 
 def test_vectors(tmp_path: Path) -> None:

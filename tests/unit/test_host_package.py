@@ -61,6 +61,7 @@ def test_all_files_of_a_split_model_are_served_and_no_others(tmp_path: Path) -> 
     (tmp_path / "precache.json").write_text(
         json.dumps({"version": "one", "files": {"": "1", "x": "2"}})
     )
+    (tmp_path / "models.json").write_text('{"models": [], "encoder": "models/e/manifest.json"}')
     files = parts_of(tmp_path / "a-00002-of-00002.gguf")
     assert [file.name[:7] for file in files] == ["a-00001", "a-00002"]
 
@@ -75,6 +76,7 @@ def test_all_files_of_a_split_model_are_served_and_no_others(tmp_path: Path) -> 
     (entry,) = listed["models"]
     assert listed["default"] == entry["id"] and entry["size"] == 42
     assert entry["address"] == "models/own/a-00001-of-00002.gguf"
+    assert listed["encoder"] == "models/e/manifest.json", "as the site has it"
     kept = json.loads(request(application, "/precache.json")["body"])
     assert kept["files"] == {"": "1", "x": "2"}
     versions = {"one", kept["version"]}

@@ -84,6 +84,11 @@ def test_catalogue_gets_the_manifests_hash() -> None:
     filled = json.loads(shards.catalogue(text, {"models/tiny/manifest.json": b"manifest"}))
     digest = hashlib.sha256(b"manifest").hexdigest()
     assert filled["models"] == [own | {"sha256": digest}, other]
+    assert "encoder" not in filled
+    place = "models/encoder/manifest.json"
+    assert json.loads(shards.catalogue(text, {}, place))["encoder"] == place
+    named = json.dumps({**json.loads(text), "encoder": "models/another.json"}).encode()
+    assert json.loads(shards.catalogue(named, {}, place))["encoder"] == "models/another.json"
     with pytest.raises(HostError, match="models/more/manifest"):
         shards.catalogue(text, {"models/more/manifest.json": b"manifest"})
 

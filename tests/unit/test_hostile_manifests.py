@@ -205,6 +205,7 @@ def test_models_are_found_at_addresses_of_the_web(ask: Ask, key: str, wanted: st
         {},
         optional={
             "default": JUNK,
+            "encoder": JUNK,
             "models": JUNK | st.lists(st.fixed_dictionaries({"id": JUNK, "address": JUNK})),
         },
     )

@@ -53,9 +53,10 @@ def _convert_onnx(arguments: argparse.Namespace) -> int:
     model = language_model(source, graph)
     if model:
         return _tell(write_model(model, source, destination, arguments.quant))
-    if arguments.quant:
-        raise HostError("--quant is not for graphs: their weights stay as they are.")
-    print(f"{write_graph(source, graph, destination)}/ is ready.")
+    if arguments.quant not in (None, "q8_0"):
+        raise HostError("A graph takes --quant q8_0 only, or its weights stay as they are.")
+    folder = write_graph(source, graph, destination, in_blocks=arguments.quant == "q8_0")
+    print(f"{folder}/ is ready.")
     return 0
 
 

@@ -13,6 +13,7 @@ from engine.graph.model import Graph
 from engine.graph.passes import PASSES
 from engine.host import shards
 from engine.host.convert.onnx_graph.encoder import encoder_of
+from engine.host.convert.onnx_graph.quantizing import quantized
 from engine.host.convert.onnx_graph.source import open_onnx
 from engine.host.convert.onnx_graph.writing import write
 from engine.host.convert.results import results
@@ -24,13 +25,13 @@ from engine.plan import Traits
 LENGTH = 16  # of every axis, where dispatches are counted
 
 
-def convert_graph(source: Path, destination: Path) -> Path:
-    """Converts `source`; returns the folder of its shards.
+def convert_graph(source: Path, destination: Path, in_blocks: bool = False) -> Path:
+    """Converts `source`, with matrices in Q8_0 if wanted; returns the folder of its shards.
 
     Raises HostError for a source that cannot be converted, for results that exist already, and
     where there is no room.
     """
-    return write_graph(source, read_graph(source), destination)
+    return write_graph(source, read_graph(source), destination, in_blocks)
 
 
 def read_graph(source: Path) -> Graph:
@@ -46,11 +47,13 @@ def read_graph(source: Path) -> Graph:
     return graph
 
 
-def write_graph(source: Path, graph: Graph, destination: Path) -> Path:
+def write_graph(source: Path, graph: Graph, destination: Path, in_blocks: bool = False) -> Path:
     """As `convert_graph`, for a graph that was read from `source`."""
     started = time.monotonic()
     try:
         small = simplified(graph)
+        if in_blocks:
+            small = quantized(small)
     except OctavoError as error:
         raise HostError(f"{source}: {error.message}") from None
     _tell("as it is", graph)

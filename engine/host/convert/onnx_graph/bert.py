@@ -4,12 +4,16 @@ normalization, GELU and attention by single steps, shapes computed by nodes."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from gguf.utility import LocalTensor, SafetensorsLocal
 from onnx import TensorProto, helper, numpy_helper
+
+from engine.host.convert.safetensors import SINGLE, read_json
 
 Weights = Mapping[str, np.ndarray]
 
@@ -171,3 +175,16 @@ def bert(config: Config, weights: Weights) -> onnx.ModelProto:
         writer.nodes, "bert", inputs, [output], list(writer.initializers.values())
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+
+
+def save_onnx(folder: Path, path: Path) -> None:
+    """Writes the BERT of a Hugging Face folder, with weights in f32, as an ONNX file."""
+    given = read_json(folder / "config.json")
+    config = Config(**{field.name: given[field.name] for field in fields(Config)})
+    tensors = SafetensorsLocal(folder / SINGLE).tensors.items()
+    weights = {name: _array(tensor) for name, tensor in tensors if tensor.dtype == "F32"}
+    onnx.save(bert(config, weights), path)
+
+
+def _array(tensor: LocalTensor) -> np.ndarray:
+    return np.asarray(np.frombuffer(tensor.mmap_bytes(), "<f4").reshape(tensor.shape))

@@ -1,0 +1,16 @@
+"""Search in attached texts: passages, their ranking, and what a message gets, in Node."""
+
+from __future__ import annotations
+
+import subprocess
+
+from engine.host import npm
+from tests.conftest import ROOT
+
+
+def test_search() -> None:
+    command = [npm.node(), str(ROOT / "tests/unit/search.mjs")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=True)
+    *problems, tried = done.stdout.splitlines()
+    assert problems == []
+    assert int(tried) > 300
