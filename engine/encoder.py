@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,14 +70,16 @@ class SentenceEncoder:
             if not isinstance(text, str) or not text:
                 raise OctavoError("request.invalid", f"{shown(text)} is no text with a sign in it.")
         longest = self.embedder.longest
-        ids = [self.frame.around(await self.tokenizer.encode(text), longest) for text in texts]
+        encoded = await self.tokenizer.encode_all(texts)
+        ids = [self.frame.around(own, longest) for own in encoded]
         return await self.embedder.embed(ids), sum(map(len, ids))
 
     async def create(self, texts: Sequence[str]) -> dict[str, Any]:
-        """The answer to a request for embeddings, in OpenAI's shape."""
+        """The answer to a request for embeddings, in OpenAI's shape; vectors are base64 of f32,
+        little-endian: as text, numbers would take longer than the GPU does."""
         vectors, tokens = await self.embed(texts)
         data = [
-            {"object": "embedding", "index": i, "embedding": list(vector)}
+            {"object": "embedding", "index": i, "embedding": b64encode(vector.tobytes()).decode()}
             for i, vector in enumerate(vectors)
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -101,8 +104,7 @@ async def load_encoder(host: Host, config: LoadConfig, progress: StageProgress) 
         device, _ = await host.open_device(config)
         embedder = Embedder(device, encoder.graph, encoder.longest)
         weights = embedder.weights
-        await device.allocate([*weights, *embedder.tensors])
-        await embedder.prepare()
+        await device.allocate(weights)
         tokenizer = await host.open_tokenizer(unframed(encoder.tokenizer))
         manifest = encoder.manifest
         index = constants_index(encoder.graph, manifest.size)

@@ -289,10 +289,10 @@
  * @property {Usage} usage
  * @property {Timing} timing
  *
- * @typedef {object} Embeddings in OpenAI's shape; vectors have the length 1
+ * @typedef {object} Embeddings in OpenAI's shape; vectors, base64 of 32-bit floats, have the length 1
  * @property {"list"} object
  * @property {string} model
- * @property {{object: "embedding", index: number, embedding: number[]}[]} data
+ * @property {{object: "embedding", index: number, embedding: string}[]} data
  * @property {{prompt_tokens: number, total_tokens: number}} usage
  *
  * @typedef {object} Measurement

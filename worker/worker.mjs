@@ -383,6 +383,8 @@ async function openTokenizer(json) {
   const encoder = {
     encode: (text) =>
       within(TOKENIZER_SECONDS, remote.ask({ text: copied(text) }), "Splitting a text into tokens"),
+    encodeAll: (texts) =>
+      within(TOKENIZER_SECONDS, remote.ask({ texts: copied(texts) }), "Splitting texts into tokens"),
     dispose: free,
   };
   forgotten.register(encoder, free);
