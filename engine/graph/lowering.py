@@ -210,15 +210,22 @@ class Lowering:
         one = self.known(Known(fact.dtype, (), (value,)))
         return one.with_layout(one.layout.expanded(_ints(fact)))
 
-    def linear(self, x: View, w: Weight, bias: Weight | None, residual: View | None) -> View:
-        """``x @ w.T + bias + residual`` by the kernels of language models: x (..., K), w (N, K),
-        bias (N,) -> (..., N)."""
+    def linear(
+        self,
+        x: View,
+        w: Weight,
+        bias: Weight | None,
+        residual: View | None,
+        act: Act | None = None,
+    ) -> View:
+        """``x @ w.T + bias + residual``, or ``act(x @ w.T + bias)``, by the kernels of language
+        models: x (..., K), w (N, K), bias (N,) -> (..., N)."""
         *front, k = x.shape
         rows, n = prod(front), w.shape[0]
         tensor = tensor_of(self.b, x, rows, k)
         added = tensor_of(self.b, residual, rows, n) if residual else None
         with self._of_rows(rows):
-            y = linear(self.b, tensor, w, bias=bias, residual=added)
+            y = linear(self.b, tensor, w, bias=bias, residual=added, act=act)
         return whole(y, (*front, n))
 
     def gated_linear(self, x: View, w: Weight, act: Act) -> View:

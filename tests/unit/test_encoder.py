@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from base64 import b64decode
 import shutil
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
