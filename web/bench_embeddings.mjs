@@ -135,6 +135,7 @@ async function measure(encoders, length, batch) {
   const place = `${batch} of ${length} tokens`;
   await say(`Sentences, ${place}`);
   const first = makeTexts(length, batch, 0);
+  /** @type {ArrayLike<number>[][]} */
   const vectors = [];
   for (const { embed } of encoders) vectors.push(await embed(first));
   /** @type {number[][]} */

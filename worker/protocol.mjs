@@ -357,6 +357,8 @@
  * @property {KvStatus} [kv] absent while the model is swapped out
  * @property {ModelStatus[]} [models] all that are loaded, the last one last
  * @property {number} [budget_bytes] `memory_bytes` of the last load
+ * @property {{model: string, name: string, memory_bytes: number, memory: Record<string, number>}}
+ *   [encoder] if one is loaded; it is not counted in the above
  * @property {number} [clients] that share the engine, which all of this is about
  *
  * @typedef {object} ModelStatus

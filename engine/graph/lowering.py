@@ -41,6 +41,7 @@ class Recording:
     outputs: Mapping[str, Tensor]
     known: Mapping[str, Known]
     written: tuple[tuple[Tensor, bytes], ...]
+    owners: tuple[str, ...] = ()  # the node that each call is a part of, for people
 
     @property
     def activation_bytes(self) -> int:
@@ -67,13 +68,20 @@ def record(
     for constant in graph.constants.values():
         if not constant.value:
             lowering.views[constant.name] = constant_view(constant)
+    owners: list[str] = []
+
+    def owned(owner: str) -> None:
+        owners.extend([owner] * (len(lowering.b.calls) - len(owners)))
+
     for node in graph.nodes:
         _lower(graph, node, lowering)
+        owned(node.label)
     outputs = {name: lowering.output(name) for name in graph.outputs if not facts[name].value}
+    owned("outputs")
     known = {name: value for name in graph.outputs if (value := facts[name].value)}
     used = lowering.b.build()
     given = {name: tensor for name, tensor in inputs.items() if prod(tensor.shape)}
-    return Recording(used, given, outputs, known, tuple(lowering.written.values()))
+    return Recording(used, given, outputs, known, tuple(lowering.written.values()), tuple(owners))
 
 
 def _lower(graph: Graph, node: Node, lowering: Lowering) -> None:

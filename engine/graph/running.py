@@ -42,7 +42,8 @@ async def compute(
         device.write(tensor, data)
     tensors = recording.outputs.values()
     # What is read is asked for before the device is done: it keeps the order.
-    running = device.run([recording.plan.name], 1, 1, 0, 0)
-    _, *read = await asyncio.gather(running, *map(device.read, tensors))
+    running = asyncio.ensure_future(device.run([recording.plan.name], 1, 1, 0, 0))
+    reading = asyncio.gather(*map(device.read, tensors))
+    _, read = await asyncio.gather(running, reading)
     found = dict(zip(recording.outputs, read, strict=True))
     return found | {name: known.to_bytes() for name, known in recording.known.items()}

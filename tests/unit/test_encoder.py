@@ -129,14 +129,19 @@ def ask(folder: Path, *messages: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_worker_embeds(folder: Path) -> None:
     wanted = {"kind": "embed", "model": "e"}
-    one, many, gone, again = ask(
+    one, before, many, gone, after, again = ask(
         folder,
         {**wanted, "input": "w3 w7"},
+        {"kind": "status"},
         {**wanted, "input": ["w3 w7", "w1"]},
         {"kind": "unload", "model": "e"},
+        {"kind": "status"},
         {**wanted, "input": ["w1"]},
     )
     assert gone["kind"] == "result"
+    held, none = before["value"]["encoder"], after["value"]
+    assert held["model"] == "e" and held["memory"]["weights"] > 0 and "encoder" not in none
+    assert held["memory_bytes"] == sum(held["memory"].values())
     first, second = (entry["embedding"] for entry in many["value"]["data"])
     assert one["value"]["data"][0]["embedding"] == first
     assert again["value"]["data"][0]["embedding"] == second
