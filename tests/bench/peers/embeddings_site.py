@@ -78,9 +78,8 @@ def _kernels(folder: Path, graph: Graph) -> None:
         names = {name for call in recording.plan.calls for name in call.variants}
         for name in sorted(names):
             calls = (c.varied(name) if name in c.variants else c for c in recording.plan.calls)
-            label = f"{recording.plan.name} {name}".replace(
-                ",", ""
-            )  # the player splits names there
+            # Without commas: the player splits names there.
+            label = f"{recording.plan.name} {name}".replace(",", "")
             plans.append(replace(recording.plan, name=label, calls=tuple(calls)))
     tensors = {t.name: t for r in made for t in (*weights_of([r.plan]), *state_of(r))}
     wire = {
