@@ -16,7 +16,7 @@ from engine.graph.model import Graph
 from engine.graph.passes.dead import drop_dead
 from engine.graph.pooling import EMBEDDING, MASK, mean_pooling
 from engine.graph.running import compute, state_of, write_known
-from engine.plan import Weight
+from engine.plan import Traits, Weight
 
 IDS, KINDS = "input_ids", "token_type_ids"
 BATCH, SEQUENCE = "batch", "sequence"
@@ -128,9 +128,13 @@ def unframed(tokenizer_json: str) -> str:
 class Embedder:
     """An encoder on a device. Its ``weights`` are allocated and loaded by whoever makes it."""
 
-    def __init__(self, device: Device, graph: Graph, longest: int) -> None:
-        """``longest`` is how many tokens a text may have, control tokens included."""
+    def __init__(
+        self, device: Device, graph: Graph, longest: int, traits: Traits | None = None
+    ) -> None:
+        """``longest`` is how many tokens a text may have, control tokens included; ``traits`` are
+        those of the kernels, the device's own if absent."""
         self.longest = longest
+        self._traits = traits or device.traits
         self._device = device
         self._buckets = buckets(longest)
         self._graph = drop_dead(mean_pooling(graph))
@@ -140,7 +144,7 @@ class Embedder:
 
     def _record(self, bucket: Bucket) -> Recording:
         sizes = {BATCH: bucket.batch, SEQUENCE: bucket.length}
-        return record(self._graph, sizes, self._device.traits, bucket.name)
+        return record(self._graph, sizes, self._traits, bucket.name)
 
     async def _recording(self, bucket: Bucket) -> Recording:
         """The plan of a bucket, ready to run."""

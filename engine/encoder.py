@@ -12,6 +12,7 @@ from typing import Any
 from engine.backends.base import Device
 from engine.config import LoadConfig
 from engine.embedding import Embedder, Frame, frame_of, unframed
+from engine.encoder_check import right_traits
 from engine.errors import OctavoError, shown
 from engine.graph.facts import check_operators
 from engine.graph.lowering import constants_index
@@ -19,6 +20,7 @@ from engine.graph.model import Graph
 from engine.graph.reading import read_graph
 from engine.header import Manifest, read_manifest
 from engine.loader import Host, StageProgress, upload_weights
+from engine.plan import Traits
 from engine.tokenizer import Encoder as Tokenizer
 
 MOST_TEXTS = 2048  # of a request, as OpenAI allows
@@ -102,15 +104,22 @@ async def load_encoder(host: Host, config: LoadConfig, progress: StageProgress) 
         encoder = read_encoder(text)
         frame = frame_of(encoder.tokenizer)
         device, _ = await host.open_device(config)
-        embedder = Embedder(device, encoder.graph, encoder.longest)
-        weights = embedder.weights
+        opened = device
+        weights = Embedder(device, encoder.graph, encoder.longest).weights
         await device.allocate(weights)
         tokenizer = await host.open_tokenizer(unframed(encoder.tokenizer))
         manifest = encoder.manifest
         index = constants_index(encoder.graph, manifest.size)
         first = await host.read_shard(0)
         await upload_weights(host, device, index, manifest, weights, first, progress)
-        return SentenceEncoder(manifest.name, device, embedder, tokenizer, frame)
+
+        def embedder_of(traits: Traits) -> Embedder:
+            return Embedder(opened, encoder.graph, encoder.longest, traits)
+
+        traits = await right_traits(
+            device.traits, manifest.name, lambda traits: embedder_of(traits).embed, host
+        )
+        return SentenceEncoder(manifest.name, device, embedder_of(traits), tokenizer, frame)
     except BaseException:
         host.cancel_shards()
         if device:

@@ -7,6 +7,7 @@ import json
 import shutil
 from base64 import b64decode
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from engine.backends.cpu import CpuDevice
 from engine.config import LoadConfig
 from engine.encoder import SentenceEncoder, load_encoder
+from engine.encoder_check import right_traits
 from engine.encoders import Encoders
 from engine.errors import OctavoError
 from engine.host.convert.onnx_graph.conversion import convert_graph
 from engine.host.local import LocalHost
+from engine.plan import Traits
 from engine.worker import Worker
 from tests.conftest import ROOT
 from tests.unit.test_embedding import expected
@@ -110,6 +113,37 @@ def test_manifests_that_are_wrong(folder: Path, change: dict[str, Any]) -> None:
 def test_without_a_tokenizer_there_is_no_encoder(tmp_path: Path) -> None:
     folder = convert_graph(BERT, tmp_path / "out")
     assert "encoder" not in json.loads((folder / "manifest.json").read_text())
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.1, float("nan")])
+def test_kernels_that_are_wrong_on_this_gpu(wrong: float) -> None:
+    """They are tried once, and then those without barriers are taken."""
+    notes: dict[str, str] = {}
+    tried: list[bool] = []
+
+    class Notes:
+        async def recall(self, key: str) -> str:
+            return notes.get(key, "")
+
+        async def remember(self, key: str, value: str) -> None:
+            notes[key] = value
+
+    def embed(traits: Traits) -> Any:
+        async def vectors(texts: list[list[int]]) -> list[list[float]]:
+            tried.append(traits.barriers)
+            assert all(len(text) > 1 for text in texts)
+            spoiled = wrong if traits.barriers else 0.0
+            return [[1.0 - spoiled, 0.0]] * (len(texts) - 1) + [[1.0, 0.0]]
+
+        return vectors
+
+    gpu = Traits("webgpu", "some", subgroup=32)
+    for _ in range(2):
+        found = asyncio.run(right_traits(gpu, "e", embed, Notes()))
+        assert (found == gpu) is (wrong == 0) and found.barriers is (wrong == 0)
+    assert tried == [False, True]
+    software = replace(gpu, software=True)
+    assert asyncio.run(right_traits(software, "e", embed, Notes())) == software
 
 
 def ask(folder: Path, *messages: dict[str, Any]) -> list[dict[str, Any]]:

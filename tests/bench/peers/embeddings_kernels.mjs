@@ -3,7 +3,8 @@
  * plans come from kernels.json beside, with every variant of the products. POSTs to `/log`.
  */
 
-import { Gpu } from "../worker/gpu.mjs";
+/** @type {typeof import("../../../worker/gpu.mjs")} */
+const { Gpu } = await import(new URL("../worker/gpu.mjs", import.meta.url).href);
 
 const REPEAT = 20;
 const ROUNDS = 5;
