@@ -12,9 +12,10 @@ from engine.errors import OctavoError
 from engine.plan import Traits
 from engine.shaders import fingerprint
 
-TEXTS, TOKENS = 32, 20  # of the check: enough of them for large tiles
-LARGEST_ID = 1000
-LEAST = 0.9999  # cosine of two vectors for a text
+# Tokens of the texts of the check: many that make large tiles, and one that leaves lanes without.
+LENGTHS = (*(20 - i % 3 for i in range(32)), 5)
+BELOW = (37, 1009)  # ids in turns: those beyond a vocabulary are all its last one
+LEAST = 0.99999  # cosine of two vectors for a text
 Embed = Callable[[list[list[int]]], Awaitable[Sequence[Sequence[float]]]]
 
 
@@ -36,8 +37,8 @@ async def right_traits(
 
 async def _agree(plain: Embed, fast: Embed) -> bool:
     texts = [
-        [(37 * i * i + 101 * j * (i + 1)) % LARGEST_ID for j in range(TOKENS - i % 3)]
-        for i in range(TEXTS)
+        [(31 * i * i + 101 * j * (i + 1)) % BELOW[j % 2] for j in range(length)]
+        for i, length in enumerate(LENGTHS)
     ]
     wanted = await plain(texts)
     try:
