@@ -178,6 +178,9 @@ def _infer_linear(use: Use) -> list[Fact]:
     return [Fact(x.dtype, shape)]
 
 
+_FUNCTIONS = {"silu": "silu", "gelu": "gelu_tanh", "gelu_erf": "gelu"}  # of activations
+
+
 def _lower_linear(
     lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
 ) -> list[View]:
@@ -189,12 +192,12 @@ def _lower_linear(
     assert bias is None or isinstance(bias, Weight)
     added = rest[0] if rest else None
     act = use.attribute("act", "") or None
-    if act and added:
-        raise use.unsupported("both an activation and a residual are not supported.")
+    if act and (added or act not in _FUNCTIONS):
+        raise use.unsupported(f"the activation {act!r} is not supported here.")
     if act and lowering.b.traits.kind == "cpu":
         # The library's products have no activation, and are worth more than one call less.
         y = lowering.linear(x, w, bias, None)
-        return [elementwise(lowering.b, "gelu_tanh" if act == "gelu" else act[:4], [y], y.shape)]
+        return [elementwise(lowering.b, _FUNCTIONS[act], [y], y.shape)]
     return [lowering.linear(x, w, bias, added, act)]
 
 
