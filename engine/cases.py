@@ -18,7 +18,7 @@ from engine.files import golden
 from engine.ops.attention import KV_BLOCK, KVLayout, Reach
 from engine.ops.gate import Act
 from engine.ops.kv_values import Precision, quant_words
-from engine.ops.linear import Norm
+from engine.ops.norm import Norm
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, Plan, PlanBuilder, Tensor, Traits, Weight
 from engine.weights.gguf import GGUF, TensorInfo

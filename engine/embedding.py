@@ -1,5 +1,5 @@
 """Embeddings of texts by an encoder that came as a graph: batches of texts of like length, each
-run as a plan for the smallest bucket that holds it."""
+run as a plan for the smallest bucket that holds it. A plan is made when it is first used."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from engine.graph.model import Graph
 from engine.graph.passes.dead import drop_dead
 from engine.graph.pooling import EMBEDDING, MASK, mean_pooling
 from engine.graph.running import compute, state_of, write_known
-from engine.plan import Tensor, Weight
+from engine.plan import Traits, Weight
 
 IDS, KINDS = "input_ids", "token_type_ids"
 BATCH, SEQUENCE = "batch", "sequence"
 SHORTEST = 16  # tokens of the smallest bucket
-MOST_TOKENS = 2048  # of a run, padding included
+MOST_TOKENS = 4096  # of a run, padding included
 MOST_TEXTS = 32  # of a run
+FEWER = 8  # times fewer texts than that are a bucket of their own, as is one text
 
 
 @dataclass(frozen=True)
@@ -35,27 +36,38 @@ class Bucket:
     @property
     def name(self) -> str:
         """The name of its plan."""
-        return f"embed.{self.length}"
+        return f"embed.{self.batch}x{self.length}"
 
 
 def buckets(longest: int) -> list[Bucket]:
-    """Buckets for texts of up to ``longest`` tokens, each twice as long as the one before."""
-    lengths = [min(SHORTEST, longest)]
+    """Buckets for texts of up to ``longest`` tokens: lengths are a third or a half longer than the
+    one before, so that a fifth is padding at most on average; of each, one text, a few, and as
+    many as are run at once."""
+    lengths, power = [SHORTEST], SHORTEST
     while lengths[-1] < longest:
-        lengths.append(min(2 * lengths[-1], longest))
-    return [Bucket(max(1, min(MOST_TEXTS, MOST_TOKENS // n)), n) for n in lengths]
+        lengths += [power * 3 // 2, power * 2]
+        power *= 2
+    found = []
+    for length in sorted({min(length, longest) for length in lengths}):
+        most = max(1, min(MOST_TEXTS, MOST_TOKENS // length))
+        found += [Bucket(n, length) for n in sorted({1, max(1, most // FEWER), most})]
+    return found
 
 
 def batches(lengths: Sequence[int], given: Sequence[Bucket]) -> list[tuple[Bucket, list[int]]]:
     """Which texts, by their places, run together, the shortest first: by length, so that little is
     padded."""
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    by_length: dict[int, list[int]] = {}
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        length = next(b.length for b in given if b.length >= lengths[i])
+        by_length.setdefault(length, []).append(i)
     found: list[tuple[Bucket, list[int]]] = []
-    for i in order:
-        bucket = next(b for b in given if b.length >= lengths[i])
-        if not found or found[-1][0] != bucket or len(found[-1][1]) == bucket.batch:
-            found.append((bucket, []))
-        found[-1][1].append(i)
+    for length, places in by_length.items():
+        sizes = [bucket for bucket in given if bucket.length == length]
+        while places:
+            bucket = next((b for b in sizes if b.batch >= len(places)), sizes[-1])
+            found.append((bucket, places[: bucket.batch]))
+            places = places[bucket.batch :]
     return found
 
 
@@ -114,42 +126,39 @@ def unframed(tokenizer_json: str) -> str:
 
 
 class Embedder:
-    """An encoder on a device. Its weights are loaded by whoever makes it: ``weights`` are those
-    that its plans use, ``tensors`` what else has to be allocated."""
+    """An encoder on a device. Its ``weights`` are allocated and loaded by whoever makes it."""
 
-    def __init__(self, device: Device, graph: Graph, longest: int) -> None:
-        """``longest`` is how many tokens a text may have, control tokens included."""
+    def __init__(
+        self, device: Device, graph: Graph, longest: int, traits: Traits | None = None
+    ) -> None:
+        """``longest`` is how many tokens a text may have, control tokens included; ``traits`` are
+        those of the kernels, the device's own if absent."""
         self.longest = longest
+        self._traits = traits or device.traits
         self._device = device
         self._buckets = buckets(longest)
-        pooled = drop_dead(mean_pooling(graph))
-        self._recordings: dict[str, Recording] = {
-            b.name: record(pooled, {BATCH: b.batch, SEQUENCE: b.length}, device.traits, b.name)
-            for b in self._buckets
-        }
+        self._graph = drop_dead(mean_pooling(graph))
+        self._recordings: dict[Bucket, Recording] = {}  # that have been used
+        # Plans of all sizes have the same weights.
+        self.weights: list[Weight] = weights_of([self._record(self._buckets[0]).plan])
 
-    @property
-    def recordings(self) -> list[Recording]:
-        """A plan for every bucket, the shortest first."""
-        return list(self._recordings.values())
+    def _record(self, bucket: Bucket) -> Recording:
+        sizes = {BATCH: bucket.batch, SEQUENCE: bucket.length}
+        return record(self._graph, sizes, self._traits, bucket.name)
 
-    @property
-    def weights(self) -> list[Weight]:
-        """The weights that have to be filled."""
-        return weights_of([recording.plan for recording in self.recordings])
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """What has to be allocated beside weights."""
-        found = [tensor for recording in self.recordings for tensor in state_of(recording)]
-        return list({tensor.name: tensor for tensor in found}.values())
-
-    async def prepare(self) -> None:
-        """Compile the plans, and write what they know before; after ``tensors`` are allocated."""
-        plans = [recording.plan for recording in self.recordings]
+    async def _recording(self, bucket: Bucket) -> Recording:
+        """The plan of a bucket, ready to run."""
+        known = self._recordings.get(bucket)
+        if known:
+            return known
+        made = self._record(bucket)
+        await self._device.allocate(state_of(made))
+        # All of them: a plan may need larger buffers, which the others then share.
+        plans = [recording.plan for recording in (*self._recordings.values(), made)]
         await self._device.compile(plans, lambda *_: None)
-        for recording in self.recordings:
-            write_known(self._device, recording)
+        write_known(self._device, made)
+        self._recordings[bucket] = made
+        return made
 
     async def embed(self, texts: Sequence[Sequence[int]]) -> list[array[float]]:
         """A vector of length 1 for the ids of each text, control tokens included.
@@ -183,7 +192,7 @@ class Embedder:
             mask.extend([1, *[0] * (bucket.length - 1)])
         kinds = bytes(4 * len(ids))
         given = {IDS: ids.tobytes(), MASK: mask.tobytes(), KINDS: kinds}
-        found = await compute(self._device, self._recordings[bucket.name], given)
+        found = await compute(self._device, await self._recording(bucket), given)
         values = array("f", found[EMBEDDING])
         width = len(values) // bucket.batch
         return [values[i * width : (i + 1) * width] for i in range(len(texts))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from engine.backends.base import Device
 from engine.config import LoadConfig
 from engine.embedding import Embedder, Frame, frame_of, unframed
+from engine.encoder_check import right_traits
 from engine.errors import OctavoError, shown
 from engine.graph.facts import check_operators
 from engine.graph.lowering import constants_index
@@ -18,6 +20,7 @@ from engine.graph.model import Graph
 from engine.graph.reading import read_graph
 from engine.header import Manifest, read_manifest
 from engine.loader import Host, StageProgress, upload_weights
+from engine.plan import Traits
 from engine.tokenizer import Encoder as Tokenizer
 
 MOST_TEXTS = 2048  # of a request, as OpenAI allows
@@ -69,14 +72,16 @@ class SentenceEncoder:
             if not isinstance(text, str) or not text:
                 raise OctavoError("request.invalid", f"{shown(text)} is no text with a sign in it.")
         longest = self.embedder.longest
-        ids = [self.frame.around(await self.tokenizer.encode(text), longest) for text in texts]
+        encoded = await self.tokenizer.encode_all(texts)
+        ids = [self.frame.around(own, longest) for own in encoded]
         return await self.embedder.embed(ids), sum(map(len, ids))
 
     async def create(self, texts: Sequence[str]) -> dict[str, Any]:
-        """The answer to a request for embeddings, in OpenAI's shape."""
+        """The answer to a request for embeddings, in OpenAI's shape; vectors are base64 of f32,
+        little-endian: as text, numbers would take longer than the GPU does."""
         vectors, tokens = await self.embed(texts)
         data = [
-            {"object": "embedding", "index": i, "embedding": list(vector)}
+            {"object": "embedding", "index": i, "embedding": b64encode(vector.tobytes()).decode()}
             for i, vector in enumerate(vectors)
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -99,16 +104,22 @@ async def load_encoder(host: Host, config: LoadConfig, progress: StageProgress) 
         encoder = read_encoder(text)
         frame = frame_of(encoder.tokenizer)
         device, _ = await host.open_device(config)
-        embedder = Embedder(device, encoder.graph, encoder.longest)
-        weights = embedder.weights
-        await device.allocate([*weights, *embedder.tensors])
-        await embedder.prepare()
+        opened = device
+        weights = Embedder(device, encoder.graph, encoder.longest).weights
+        await device.allocate(weights)
         tokenizer = await host.open_tokenizer(unframed(encoder.tokenizer))
         manifest = encoder.manifest
         index = constants_index(encoder.graph, manifest.size)
         first = await host.read_shard(0)
         await upload_weights(host, device, index, manifest, weights, first, progress)
-        return SentenceEncoder(manifest.name, device, embedder, tokenizer, frame)
+
+        def embedder_of(traits: Traits) -> Embedder:
+            return Embedder(opened, encoder.graph, encoder.longest, traits)
+
+        traits = await right_traits(
+            device.traits, manifest.name, lambda traits: embedder_of(traits).embed, host
+        )
+        return SentenceEncoder(manifest.name, device, embedder_of(traits), tokenizer, frame)
     except BaseException:
         host.cancel_shards()
         if device:

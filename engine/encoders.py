@@ -48,6 +48,14 @@ class Encoders:
         finally:
             del self._tasks[key]
 
+    def describe(self) -> dict[str, Any] | None:
+        """The encoder that is loaded, and its bytes on the device by purpose."""
+        if not (self._encoder and self._config):
+            return None
+        memory = dict(self._encoder.device.memory())
+        name = {"model": self._config.model, "name": self._encoder.name}
+        return {**name, "memory_bytes": sum(memory.values()), "memory": memory}
+
     def stop(self, key: int | None = None) -> bool:
         """Stop a request, or all; whether there was one."""
         tasks = [task for k, task in self._tasks.items() if key in (None, k)]

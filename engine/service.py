@@ -264,7 +264,7 @@ class Service:
         return {} if self._find(model) else self._engine.sampling(model)
 
     def status(self) -> dict[str, Any]:
-        """As ``Engine.status``; of the remote model, if it was loaded last."""
+        """As ``Engine.status``; of the remote model, if it was loaded last. And the encoder."""
         status = self._engine.status()
         if self._opening:
             status["state"] = "loading"
@@ -278,7 +278,8 @@ class Service:
         if self._remotes:
             listed = [self._summary(key, remote) for key, remote in self._remotes.items()]
             status["models"] = [*status.get("models", []), *listed]
-        return status
+        encoder = self._encoders.describe()
+        return status | ({"encoder": encoder} if encoder else {})
 
     def _summary(self, key: str, remote: Remote) -> dict[str, Any]:
         answers = sum(request.remote is remote for request in self._requests.values())

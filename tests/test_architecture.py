@@ -21,7 +21,7 @@ LAYERS = [
     ["recovery"],
     ["loader"],
     ["browser", "header"],
-    ["selftest", "tuning"],
+    ["selftest", "tuning", "encoder_check"],
     ["checks"],
     ["cases"],
     ["scheduler"],

@@ -79,9 +79,15 @@ export { Conversation, OctavoError };
  * @property {string} model address of an encoder's manifest; it is loaded when it is first asked
  * @property {string | string[]} input
  * @property {"auto" | "gpu" | "cpu"} [device]
+ * @property {"float" | "base64"} [encoding_format] of vectors: numbers if absent, or base64 of
+ *   32-bit floats
  * @property {AbortSignal} [signal]
  *
- * @typedef {import("../worker/protocol.mjs").Embeddings} Embeddings
+ * @typedef {object} Embeddings in OpenAI's shape; vectors have the length 1
+ * @property {"list"} object
+ * @property {string} model
+ * @property {{object: "embedding", index: number, embedding: number[]}[]} data
+ * @property {{prompt_tokens: number, total_tokens: number}} usage
  *
  * @typedef {{type: "text", text: string}} TextPart
  * @typedef {import("../worker/protocol.mjs").Message} PlainMessage
@@ -402,9 +408,12 @@ export class Octavo extends EventTarget {
    * @param {(progress: Progress) => void} [onProgress] while the encoder is loaded
    * @returns {Promise<Embeddings>}
    */
-  async #embed({ signal, ...options }, onProgress) {
+  async #embed({ signal, encoding_format = "float", ...options }, onProgress) {
     if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
-    return this.#stoppable("embed", withKey(options), signal, onProgress);
+    const answer = await this.#stoppable("embed", withKey(options), signal, onProgress);
+    if (encoding_format === "base64") return answer;
+    for (const entry of answer.data) entry.embedding = floatsOf(entry.embedding);
+    return answer;
   }
 
   /**
@@ -814,4 +823,10 @@ function absolute(model) {
  */
 function addressOf(url) {
   return URL.canParse(url, document.baseURI) ? new URL(url, document.baseURI).href : url;
+}
+
+/** Numbers of base64. @param {string} base64 of 32-bit floats */
+function floatsOf(base64) {
+  const bytes = Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0));
+  return Array.from(new Float32Array(bytes.buffer));
 }

@@ -291,10 +291,10 @@
  * @property {Usage} usage
  * @property {Timing} timing
  *
- * @typedef {object} Embeddings in OpenAI's shape; vectors have the length 1
+ * @typedef {object} Embeddings in OpenAI's shape; vectors, base64 of 32-bit floats, have the length 1
  * @property {"list"} object
  * @property {string} model
- * @property {{object: "embedding", index: number, embedding: number[]}[]} data
+ * @property {{object: "embedding", index: number, embedding: string}[]} data
  * @property {{prompt_tokens: number, total_tokens: number}} usage
  *
  * @typedef {object} Measurement
@@ -360,6 +360,8 @@
  * @property {KvStatus} [kv] absent while the model is swapped out
  * @property {ModelStatus[]} [models] all that are loaded, the last one last
  * @property {number} [budget_bytes] `memory_bytes` of the last load
+ * @property {{model: string, name: string, memory_bytes: number, memory: Record<string, number>}}
+ *   [encoder] if one is loaded; it is not counted in the above
  * @property {number} [clients] that share the engine, which all of this is about
  *
  * @typedef {object} ModelStatus

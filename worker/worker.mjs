@@ -29,7 +29,10 @@ import { within } from "./waits.mjs";
  * @typedef {import("./protocol.mjs").ShardRequest} ShardRequest
  * @typedef {Exclude<Request, LoadRequest | ShardRequest> | NamedLoad} EngineRequest
  * @typedef {(json: string, id: number) => void} Entry
- * @typedef {{encode(text: PyBytes): Promise<Int32Array>, dispose(): void}} Encoder
+ * @typedef {object} Encoder
+ * @property {(text: PyBytes) => Promise<Int32Array>} encode
+ * @property {(texts: PyBytes) => Promise<Int32Array>} encodeAll see tokenizer.mjs
+ * @property {() => void} dispose
  * @typedef {{getBuffer(type: "u8"): {data: Uint8Array<ArrayBuffer>, release(): void}}} PyBytes
  */
 
@@ -383,6 +386,8 @@ async function openTokenizer(json) {
   const encoder = {
     encode: (text) =>
       within(TOKENIZER_SECONDS, remote.ask({ text: copied(text) }), "Splitting a text into tokens"),
+    encodeAll: (texts) =>
+      within(TOKENIZER_SECONDS, remote.ask({ texts: copied(texts) }), "Splitting texts into tokens"),
     dispose: free,
   };
   forgotten.register(encoder, free);

@@ -182,7 +182,8 @@ class CpuDevice:
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         """The array's bytes: of a weight f32 values, or blocks."""
-        data: bytes = self._arrays[tensor.name].tobytes()
+        async with self._lock:  # a run that has begun ends before
+            data: bytes = self._arrays[tensor.name].tobytes()
         return data[offset:][:nbytes]
 
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:

@@ -41,6 +41,7 @@ class Recording:
     outputs: Mapping[str, Tensor]
     known: Mapping[str, Known]
     written: tuple[tuple[Tensor, bytes], ...]
+    owners: tuple[str, ...] = ()  # the node that each call is a part of, for people
 
     @property
     def activation_bytes(self) -> int:
@@ -67,13 +68,20 @@ def record(
     for constant in graph.constants.values():
         if not constant.value:
             lowering.views[constant.name] = constant_view(constant)
+    owners: list[str] = []
+
+    def owned(owner: str) -> None:
+        owners.extend([owner] * (len(lowering.b.calls) - len(owners)))
+
     for node in graph.nodes:
         _lower(graph, node, lowering)
+        owned(node.label)
     outputs = {name: lowering.output(name) for name in graph.outputs if not facts[name].value}
+    owned("outputs")
     known = {name: value for name in graph.outputs if (value := facts[name].value)}
     used = lowering.b.build()
     given = {name: tensor for name, tensor in inputs.items() if prod(tensor.shape)}
-    return Recording(used, given, outputs, known, tuple(lowering.written.values()))
+    return Recording(used, given, outputs, known, tuple(lowering.written.values()), tuple(owners))
 
 
 def _lower(graph: Graph, node: Node, lowering: Lowering) -> None:
@@ -210,15 +218,22 @@ class Lowering:
         one = self.known(Known(fact.dtype, (), (value,)))
         return one.with_layout(one.layout.expanded(_ints(fact)))
 
-    def linear(self, x: View, w: Weight, bias: Weight | None, residual: View | None) -> View:
-        """``x @ w.T + bias + residual`` by the kernels of language models: x (..., K), w (N, K),
-        bias (N,) -> (..., N)."""
+    def linear(
+        self,
+        x: View,
+        w: Weight,
+        bias: Weight | None,
+        residual: View | None,
+        act: Act | None = None,
+    ) -> View:
+        """``x @ w.T + bias + residual``, or ``act(x @ w.T + bias)``, by the kernels of language
+        models: x (..., K), w (N, K), bias (N,) -> (..., N)."""
         *front, k = x.shape
         rows, n = prod(front), w.shape[0]
         tensor = tensor_of(self.b, x, rows, k)
         added = tensor_of(self.b, residual, rows, n) if residual else None
         with self._of_rows(rows):
-            y = linear(self.b, tensor, w, bias=bias, residual=added)
+            y = linear(self.b, tensor, w, bias=bias, residual=added, act=act)
         return whole(y, (*front, n))
 
     def gated_linear(self, x: View, w: Weight, act: Act) -> View:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from engine.backends.base import Buffer, Device, persistent_tensors
@@ -39,6 +40,10 @@ async def compute(
             reason = f"The input {name!r} has {len(data)} bytes, not {tensor.nbytes}."
             raise OctavoError("request.invalid", reason)
         device.write(tensor, data)
-    await device.run([recording.plan.name], 1, 1, 0, 0)
-    found = {name: await device.read(tensor) for name, tensor in recording.outputs.items()}
+    tensors = recording.outputs.values()
+    # What is read is asked for before the device is done: it keeps the order.
+    running = asyncio.ensure_future(device.run([recording.plan.name], 1, 1, 0, 0))
+    reading = asyncio.gather(*map(device.read, tensors))
+    _, read = await asyncio.gather(running, reading)
+    found = dict(zip(recording.outputs, read, strict=True))
     return found | {name: known.to_bytes() for name, known in recording.known.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.host import assemble, npm, pip
@@ -68,13 +69,18 @@ def write(folder: Path) -> None:
     shutil.copytree(DIST, folder, dirs_exist_ok=True)
     page = folder / "bench.html"
     page.write_text(relaxed(page.read_text()))
-    for name in LIBRARIES:
-        _copy(SOURCE / "node_modules" / LIBRARIES[name], folder / PLACE / "lib" / name)
-    for adapter in SOURCE.glob("*.mjs"):
-        _copy(adapter, folder / PLACE / adapter.name)
+    copy_adapters(folder)
     for manifest in (folder / assemble.MODELS).glob("*/manifest.json"):
         _make_tokenizer(manifest)
         _make_onnx(manifest)
+
+
+def copy_adapters(folder: Path, wanted: Callable[[str], bool] = lambda _: True) -> None:
+    """Puts the adapters into a site, and the libraries that are wanted, by their places."""
+    for name in filter(wanted, LIBRARIES):
+        _copy(SOURCE / "node_modules" / LIBRARIES[name], folder / PLACE / "lib" / name)
+    for adapter in SOURCE.glob("*.mjs"):
+        _copy(adapter, folder / PLACE / adapter.name)
 
 
 def _make_tokenizer(manifest: Path) -> None:

@@ -12,7 +12,8 @@ from engine.models.base import ModelConfig, read_config
 from engine.models.reading import stack, stacked, weight
 from engine.ops import KVLayout
 from engine.ops.gate import Act
-from engine.ops.linear import Norm, Stack
+from engine.ops.linear import Stack
+from engine.ops.norm import Norm
 from engine.plan import PlanBuilder, Tensor, Weight
 from engine.weights.gguf import GGUF
 

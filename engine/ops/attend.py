@@ -16,6 +16,8 @@ from engine.shaders import Shader, Slot
 
 WORKGROUP = 64
 WIDEST = 256  # elements of a query that a thread keeps
+WIDEST_TILED = 64  # the same, where several threads share a query
+PARTS = 4  # threads that share a query
 
 
 def attend(
@@ -58,11 +60,13 @@ def attend(
     slots = tuple(
         Slot(name, "array<f32>", "read_write" if name == "y" else "read") for name in batched
     )
+    tile = _tile(b, m, width, values)
+    each = tile["QUERIES"] if tile else WORKGROUP
     shader = Shader(
-        "attend",
+        "attend_tile" if tile else "attend",
         slots,
         lib=("attend_mask" if mask else "attend_mask_none",),
-        consts={"WORKGROUP": WORKGROUP, "WIDTH": width, "VALUES": values},
+        consts={**(tile or {"WORKGROUP": WORKGROUP}), "WIDTH": width, "VALUES": values},
         overrides=overrides,
     )
 
@@ -81,9 +85,20 @@ def attend(
         elements_of(a["y"], batched["y"].layout)[...] = np.matmul(weights, items)
 
     tensors: dict[str, Tensor] = {name: view.tensor for name, view in batched.items()}
-    grid = Grid(ceil(m / WORKGROUP), count)
+    grid = Grid(ceil(m / each), count)
     b.call(Call("attend", tensors, ("y",), reference, shader, grid))
     return result
+
+
+def _tile(b: PlanBuilder, m: int, width: int, values: int) -> dict[str, int] | None:
+    """What a workgroup that shares keys takes, where that can be."""
+    if not b.traits.barriers or max(width, values) > WIDEST_TILED or width % 4 or values % 4:
+        return None
+    wide = width + values > WIDEST_TILED
+    queries, keys = 16 if wide or m <= 16 else 32, 16 if wide else 32
+    # Keys and values, and later the sums of half the lanes.
+    held = max(keys * (width + values), PARTS // 2 * queries * values) // 4
+    return {"QUERIES": queries, "PARTS": PARTS, "KEYS": keys, "HELD": held}
 
 
 def _batched(b: PlanBuilder, views: Mapping[str, View]) -> dict[str, View]:

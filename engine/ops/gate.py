@@ -7,11 +7,17 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any, Literal
 
+from engine.ops.elementwise import erf
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor
 from engine.shaders import Shader, Slot
 
-Act = Literal["silu", "gelu"]  # the second by tanh
+Act = Literal["silu", "gelu", "gelu_erf"]  # the second by tanh
+ACTS: dict[Act, tuple[str, ...]] = {  # pieces of WGSL
+    "silu": ("act_silu",),
+    "gelu": ("act_gelu",),
+    "gelu_erf": ("functions", "act_gelu_erf"),
+}
 WORKGROUP = 64
 
 
@@ -22,7 +28,7 @@ def gate(b: PlanBuilder, x: Tensor, act: Act) -> Tensor:
     shader = Shader(
         "gate",
         (STEP_SLOT, Slot("x", "array<f32>"), Slot("y", "array<f32>", "read_write")),
-        lib=("step", f"act_{act}"),
+        lib=("step", *ACTS[act]),
         consts={"WORKGROUP": WORKGROUP},
         overrides={"F": f},
     )
@@ -37,12 +43,21 @@ def gate(b: PlanBuilder, x: Tensor, act: Act) -> Tensor:
 
 
 def gated(y: Any, act: Act) -> Any:
-    """SiLU, or GELU by tanh (Hendrycks and Gimpel, 2016), of one half of rows times the other."""
+    """The activation of one half of rows times the other."""
     import numpy as np
 
     gate, up = np.split(y, 2, axis=-1)
+    return activated(gate, act) * up
+
+
+def activated(x: Any, act: Act) -> Any:
+    """SiLU, or GELU (Hendrycks and Gimpel, 2016), by tanh or as it is defined."""
+    import numpy as np
+
     if act == "silu":
         with np.errstate(over="ignore"):  # infinity is right there: the gate is shut
-            return gate / (1 + np.exp(-gate)) * up
+            return x / (1 + np.exp(-x))
+    if act == "gelu_erf":
+        return x / 2 * (1 + erf(x * np.float32(math.sqrt(0.5))))
     root = np.float32(math.sqrt(2 / math.pi))
-    return gate / 2 * (1 + np.tanh(root * (gate + np.float32(0.044715) * gate**3))) * up
+    return x / 2 * (1 + np.tanh(root * (x + np.float32(0.044715) * x**3)))

@@ -3,6 +3,7 @@
 kernel          tokens   needs            activations
 linear_team     1        barriers or subgroups, norm fused     f32
 linear_tile     many     barriers                              f32
+linear_tile_plain many   barriers, weights in single precision f32
 linear_rows     any      nothing                               f32
 linear_tile_int many     barriers, weights with a packed form  integers per block of 32
 linear_rows_int any      nothing, weights with a packed form   integers per block of 32
@@ -12,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from math import ceil
 from typing import Any
 
 from engine.ops.embed import weight_slots
-from engine.ops.gate import Act, gate, gated
-from engine.ops.norm import norm_team, normalize, rmsnorm
+from engine.ops.gate import ACTS, Act, activated, gate, gated
+from engine.ops.norm import Norm, normalize, rmsnorm
+from engine.ops.quantize import TERMS, dequantized, quantize
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant, Weight
 from engine.shaders import Shader, Slot
@@ -27,17 +29,9 @@ from engine.weights.quants import FORMATS, packed_lib, pairs_lib, split, weight_
 
 FEW_ROWS = 4096
 MANY_ROWS = 16384
+FEW_TILES = 256  # keep a large GPU half busy
 MOST_SLOTS = 8  # storage buffers a stage that WebGPU guarantees
-TERMS = {"q8": 1, "q16": 2}  # bytes an integer activation
 Stack = tuple[Weight, ...]  # matrices (N, K) that make one by rows, each quantized in its own way
-
-
-@dataclass(frozen=True)
-class Norm:
-    """An RMS normalization to apply to the input of a linear layer."""
-
-    gain: Weight
-    eps: float
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class _Layer:
     bias: Weight | None
     residual: Tensor | None
     first: int = 0
-    act: Act = "silu"
+    act: Act | None = None
 
     @property
     def rows(self) -> int:
@@ -62,8 +56,8 @@ class _Layer:
     @property
     def finish(self) -> tuple[str, ...]:
         """The pieces of WGSL that end the kernel."""
-        if self.parts == 2:
-            return (f"act_{self.act}", "finish_gate")
+        if self.act:
+            return (*ACTS[self.act], "finish_gate" if self.parts == 2 else "finish_act")
         return ("finish_add",) if self.residual else ("finish_store",)
 
 
@@ -75,14 +69,16 @@ def linear(
     norm: Norm | None = None,
     bias: Weight | None = None,
     residual: Tensor | None = None,
+    act: Act | None = None,
     into: Tensor | None = None,
 ) -> Tensor:
-    """``norm(x) @ w.T + bias + residual``: x (M, K) f32, w (N, K) -> (M, N) f32; ``into`` is a
-    tensor for the result that outlives the plan."""
+    """``norm(x) @ w.T + bias + residual``, or ``act(norm(x) @ w.T + bias)``: x (M, K) f32, w (N, K)
+    -> (M, N) f32; ``into`` is a tensor for the result that outlives the plan."""
+    assert not (act and residual)
     matrices = w if isinstance(w, tuple) else (w,)
     y = into or b.activation("linear", x.shape[0], sum(matrix.shape[0] for matrix in matrices))
     pieces = [piece for m in matrices for piece in split(m, b.traits.max_tensor_bytes)]
-    _emit(b, _below_each_other(_Layer(x, p, y, 1, norm, bias, residual) for p in pieces))
+    _emit(b, _below_each_other(_Layer(x, p, y, 1, norm, bias, residual, act=act) for p in pieces))
     return y
 
 
@@ -127,7 +123,12 @@ def _emit(b: PlanBuilder, layers: Sequence[_Layer]) -> None:
             b.call(_team(b, layer))
         elif traits.activations == "f32" or not packed_lib(layer.w.format):
             plain = replace(plain, x=normalized())
-            b.call(_tile(b, plain) if traits.barriers else _rows(b, plain))
+            if not traits.barriers:
+                b.call(_rows(b, plain))
+            elif layer.w.format == "f32" and layer.parts == 1:
+                b.call(_tile_plain(b, plain))
+            else:
+                b.call(_tile(b, plain))
         elif traits.barriers:
             b.call(_tile_int(b, plain, *quantized(False)))
         else:
@@ -253,6 +254,20 @@ def _tile(b: PlanBuilder, layer: _Layer) -> Call:
     return _call(b, layer, "linear_tile", lib, _tiled(layer, TILES))
 
 
+def _tile_plain(b: PlanBuilder, layer: _Layer) -> Call:
+    """Many tokens, tiles in workgroup memory, weights as they are. Where large tiles are too few to
+    keep a GPU busy, small ones are the rule."""
+
+    def variant(size: int, groups: int) -> Variant:
+        grid = Grid(ceil(layer.rows / size), tokens=size)
+        return Variant({"TILE_M": size, "TILE_N": size, "GROUPS": groups}, grid)
+
+    large, small = ("64x64", variant(64, 2)), ("32x32", variant(32, 1))
+    tiles = ceil(layer.rows / 64) * ceil(b.tokens / 64)
+    ordered = (large, small) if tiles >= FEW_TILES else (small, large)
+    return _call(b, layer, "linear_tile_plain", ("step",), dict(ordered))
+
+
 def _thread_rows(b: PlanBuilder, layer: _Layer) -> dict[str, Variant]:
     """Rows and tokens that a thread of the barrier-free kernels handles. All rows share the loads
     of the activations, which are what takes time without a cache."""
@@ -320,97 +335,6 @@ def _on_integers(
     return _call(b, layer, name, lib, variants, inputs, consts)
 
 
-def quantize(
-    b: PlanBuilder, x: Tensor, norm: Norm | None = None, pairs: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Activations, normalized or not, as integers per block of 32, in one byte (q8) or two (q16):
-    x (M, K) f32 -> quants (M, K / 32, terms, 8) u32, four signed bytes a word, the high bytes of
-    a block first, and scales (M, K / 32, 2) f32: s and s * sum(q). With ``pairs`` the quants have
-    16 words a term, two values in each as wgsl/lib/pairs_nibbles.wgsl takes them."""
-    m, k = x.shape
-    terms = TERMS[b.traits.activations]
-    quants = b.activation("quants", m, k // 32, terms, 16 if pairs else 8, dtype="u32")
-    scales = b.activation("scales", m, k // 32, 2)
-    args: dict[str, Tensor] = {"step": STEP, "x": x, "y_quants": quants, "y_scales": scales}
-    slots = [STEP_SLOT, Slot("x", "array<vec4<f32>>")]
-    lib: tuple[str, ...] = ("step", "term_pairs" if pairs else "term_bytes", "quantize_block")
-    consts, overrides = {"WORKGROUP": 16, "TERMS": terms}, {"K": k}
-    grid = Grid(ceil(k // 32 / 16), tokens=1 if b.tokens > 1 else 0)
-    if norm:
-        args["norm"] = norm.gain
-        slots += weight_slots("norm", norm.gain)
-        team, workgroup, team_sum = norm_team(b)
-        lib = (*lib, team_sum)
-        consts |= {"WORKGROUP": workgroup, "TEAM": team}
-        grid = Grid(1, tokens=workgroup // team if b.tokens > 1 else 0)
-    shader = Shader(
-        "norm_quantize" if norm else "quantize",
-        (
-            *slots,
-            Slot("y_quants", "array<vec4<u32>>", "read_write"),
-            Slot("y_scales", "array<vec2<f32>>", "read_write"),
-        ),
-        lib=lib,
-        consts=consts,
-        overrides={**overrides, "EPS": norm.eps} if norm else overrides,
-    )
-    reference = partial(_quantize_reference, norm.eps if norm else 0.0)
-    writes, value = ("y_quants", "y_scales"), partial(_dequantized, name="y")
-    b.call(Call("quantize", args, writes, reference, shader, grid, value=value))
-    return quants, scales
-
-
-def _quantize_reference(eps: float, args: Mapping[str, Any]) -> None:
-    import numpy as np
-
-    n = min(int(args["step"][NUM_TOKENS]), len(args["x"]))
-    values = args["x"][:n]
-    if "norm" in args:
-        values = normalize(values, args["norm"], eps)
-    terms, words = args["y_quants"].shape[2:]
-    largest = np.float32(127 if terms == 1 else 127 * 128)
-    x = values.reshape(n, -1, 32)
-    peak = np.abs(x).max(axis=-1)
-    inverse = np.where(peak > 0, largest / np.maximum(peak, np.float32(1e-38)), 0)
-    q = np.rint(x * inverse[..., None]).astype(np.int32)
-    high = np.rint(q / 128).astype(np.int32)
-    parts = [q] if terms == 1 else [high, q - 128 * high]
-    values = np.stack(parts, axis=2)
-    args["y_quants"][:n] = _crossed(values) if words == 16 else _bytes(values)
-    args["y_scales"][:n, :, 0] = peak / largest
-    args["y_scales"][:n, :, 1] = peak / largest * q.sum(axis=-1)
-
-
-def _bytes(values: Any) -> Any:
-    """Four signed bytes a word: (..., 32) -> (..., 8) u32."""
-    import numpy as np
-
-    return values.astype(np.int8).view(np.uint32)
-
-
-# Elements whose weights lie in the lower and the upper half of a word (lib/pairs_nibbles.wgsl).
-LOWER = [4 * c + 16 * high + odd for c in range(4) for high in (0, 1) for odd in (0, 1)]
-
-
-def _crossed(values: Any) -> Any:
-    """Two values a word, that of the upper weight below: (..., 32) -> (..., 16) u32."""
-    import numpy as np
-
-    lower, upper = values[..., LOWER], values[..., np.array(LOWER) + 2]
-    return (upper + (lower << 16)).astype(np.uint32)
-
-
-def _uncrossed(words: Any) -> Any:
-    """The inverse of ``_crossed``."""
-    import numpy as np
-
-    below = (words & 0xFFFF).astype(np.uint16).view(np.int16).astype(np.int32)
-    values = np.empty((*words.shape[:-1], 32), np.int32)
-    values[..., np.array(LOWER) + 2] = below
-    values[..., LOWER] = (words.astype(np.int32) - below) >> 16
-    return values
-
-
 def _reference(layer: _Layer) -> Any:
     """The layer in NumPy, from f32 input or from quantized input."""
     eps = layer.norm.eps if layer.norm else 0.0
@@ -418,7 +342,7 @@ def _reference(layer: _Layer) -> Any:
 
     def reference(a: Mapping[str, Any]) -> None:
         n = min(int(a["step"][NUM_TOKENS]), layer.y.shape[0])
-        x = _dequantized(a, n) if "x_quants" in a else a["x"][:n]
+        x = dequantized(a, n) if "x_quants" in a else a["x"][:n]
         if "norm" in a:
             x = normalize(x, a["norm"], eps)
         y = matmul(x, a["w"])
@@ -426,19 +350,11 @@ def _reference(layer: _Layer) -> Any:
             y = y + a["bias"][own]
         if "residual" in a:
             y = y + a["residual"][:n, own]
-        a["y"][:n, own] = gated(y, layer.act) if layer.parts == 2 else y
+        if layer.act:
+            y = (gated if layer.parts == 2 else activated)(y, layer.act)
+        a["y"][:n, own] = y
 
     return reference
-
-
-def _dequantized(a: Mapping[str, Any], n: int | None = None, name: str = "x") -> Any:
-    import numpy as np
-
-    words = a[f"{name}_quants"][:n]
-    pairs = words.shape[3] == 16
-    parts = _uncrossed(words) if pairs else words.view(np.int8).astype(np.int32)
-    q = parts[:, :, 0] if parts.shape[2] == 1 else parts[:, :, 0] * 128 + parts[:, :, 1]
-    return (q * a[f"{name}_scales"][:n, :, :1]).reshape(len(words), -1).astype(np.float32)
 
 
 def matmul(x: Any, w: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -12,6 +13,14 @@ from engine.plan import Call, Grid, PlanBuilder, Tensor, Weight
 from engine.shaders import Shader, Slot
 
 HEAD_TEAM = 16  # most lanes that share a head: each takes a vec4 or two
+
+
+@dataclass(frozen=True)
+class Norm:
+    """An RMS normalization to apply to the input of a linear layer."""
+
+    gain: Weight
+    eps: float
 
 
 def rmsnorm(

@@ -6,6 +6,7 @@ JSON that ``spec`` builds out of GGUF metadata; decoding is ours (``decoder``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -20,6 +21,10 @@ class Encoder(Protocol):
 
     async def encode(self, text: str) -> list[int]:
         """Token ids of ``text``; control tokens written out in it become their single id."""
+        ...
+
+    async def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
         ...
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.errors import OctavoError
@@ -17,6 +18,9 @@ class _NativeEncoder:
 
     async def encode(self, text: str) -> list[int]:
         return self.ids(text)
+
+    async def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.ids(text) for text in texts]
 
     def ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(valid(text), add_special_tokens=False).ids

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from engine import shaders
+from engine.backends.base import Device
+from engine.config import LoadConfig
+from engine.encoder import load_encoder
+from engine.host.bench import WEBGPU_FLAG
 from engine.host.convert.onnx_graph.conversion import convert_graph
+from engine.host.debug.page import PageDevice, PagePlayer, opened
 from tests.browser.conftest import link_site
 from tests.conftest import StaticServer
 from tests.unit.test_embedding import expected
-from tests.unit.test_encoder import BERT, tokenizer
+from tests.unit.test_encoder import BERT, FolderHost, tokenizer
 
 pytestmark = pytest.mark.browser
 TEXTS = ["w3 w7 w7", "w1", " ".join(["w5", "w6"] * 12), "w3 nonsense w7"]
@@ -35,6 +43,50 @@ def encoder(root: Path, work: Path) -> None:
     tokenizer().save(str(work / "tokenizer.json"))
     (work / "config.json").write_text(json.dumps({"max_position_embeddings": 32}))
     convert_graph(work / "encoder.onnx", root / "models")
+
+
+class PageHost(FolderHost):
+    """Has the GPU of a page, which it takes for a real one."""
+
+    def __init__(self, folder: Path, player: PagePlayer) -> None:
+        super().__init__(folder)
+        self.notes: dict[str, str] = {}
+        self._player = player
+
+    async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
+        device = PageDevice(self._player, "f32")
+        device.traits = replace(device.traits, software=False, barriers=True)
+        return device, ""
+
+    async def recall(self, key: str) -> str:
+        return self.notes.get(key, "")
+
+    async def remember(self, key: str, value: str) -> None:
+        self.notes[key] = value
+
+
+def test_wrong_kernels_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chromium_path: str
+) -> None:
+    (tmp_path / "models").mkdir()
+    encoder(tmp_path, tmp_path / "work")
+    original = shaders.piece
+    right, wrong = "total * mine + other.y * theirs", "total * mine + other.y"
+    assert original("attend_tile").count(right) == 1
+
+    async def noted() -> tuple[str, list[float]]:
+        async with opened(chromium_path, [WEBGPU_FLAG]) as player:
+            host = PageHost(tmp_path / "models/encoder", player)
+            made = await load_encoder(host, LoadConfig(), lambda *_: None)
+            (vector,), _ = await made.embed(TEXTS[:1])
+            made.close()
+            return "".join(host.notes.values()), list(vector)
+
+    found, vector = asyncio.run(noted())
+    monkeypatch.setattr(shaders, "piece", lambda name: original(name).replace(right, wrong))
+    known, same = asyncio.run(noted())
+    assert (found, known) == ("right", "wrong")
+    np.testing.assert_allclose(same, vector, atol=1e-5)
 
 
 def test_embeddings_on_both_devices(tmp_path: Path, gpu_chromium: Any) -> None:

@@ -16,7 +16,7 @@ from engine.backends.native import Native, open_native
 from engine.ops.attention import KVLayout, Reach
 from engine.ops.gate import gate
 from engine.ops.kv_values import write_tokens
-from engine.ops.linear import Norm
+from engine.ops.norm import Norm
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
 from engine.selftest import passes

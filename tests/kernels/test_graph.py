@@ -83,6 +83,21 @@ CASES: dict[str, Any] = {
         [floats(2, 70, 32), floats(2, 5, 32, seed=1), floats(2, 5, 32, seed=2)],
         {"num_heads": 4, "domain": "com.microsoft"},
     ),
+    "attention of many keys": (
+        "MultiHeadAttention",
+        [
+            *(floats(2, n, 64, seed=n) for n in (40, 70, 70)),
+            None,
+            None,
+            floats(1, 2, 40, 70, seed=3),
+        ],
+        {"num_heads": 2, "domain": "com.microsoft"},
+    ),
+    "attention with wide heads": (
+        "MultiHeadAttention",
+        [floats(1, n, 64, seed=n) for n in (20, 33, 33)],
+        {"num_heads": 1, "domain": "com.microsoft"},
+    ),
     "grouped attention": (
         "GroupQueryAttention",
         [

@@ -9,7 +9,8 @@ import pytest
 
 from engine import ops
 from engine.ops.gate import Act
-from engine.ops.linear import Norm, quantize
+from engine.ops.norm import Norm
+from engine.ops.quantize import quantize
 from engine.ops.state import StepRecord
 from engine.plan import PlanBuilder
 from engine.weights.quants import QUANTS, make_weight
@@ -75,6 +76,30 @@ def test_everything_fused(harness: Harness, device: str, tokens: int) -> None:
     # Rounding activations to integers can fall to either side of a half.
     tolerance = {"f32": 5e-6, "q16": 1e-4, "q8": 1e-2}[DEVICES[device].activations]
     assert_close(got, case.reference()[y.name], tolerance)
+
+
+@pytest.mark.parametrize("device", ["plain", "workgroup"])
+@pytest.mark.parametrize(("tokens", "n"), [(1, 40), (70, 130)])
+def test_plain_weights(harness: Harness, device: str, tokens: int, n: int) -> None:
+    """Weights in single precision, with a bias and with what follows it."""
+    k = 64
+    b = builder(device, tokens)
+    x, w, bias = state("x", tokens, k), weight("w", n, k), weight("bias", n)
+    residual = state("residual", tokens, n)
+    acts: tuple[Act, ...] = ("silu", "gelu", "gelu_erf")
+    found = [
+        ops.linear(b, x, w, into=state("plain", tokens, n)),
+        ops.linear(b, x, w, bias=bias, residual=residual, into=state("sum", tokens, n)),
+        *(ops.linear(b, x, w, bias=bias, act=act, into=state(act, tokens, n)) for act in acts),
+    ]
+    inputs = {"x": numbers(1, tokens, k) * 0.2, "residual": numbers(2, tokens, n)}
+    weights = {"w": numbers(3, n, k) * 0.2, "bias": numbers(4, n)}
+    case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
+    wanted = case.reference()
+    product = inputs["x"].astype(np.float64) @ weights["w"].T.astype(np.float64)
+    assert_close(wanted["sum"], product + weights["bias"] + inputs["residual"], 1e-5)
+    for got, tensor in zip(harness.run(case, found), found, strict=True):
+        assert_close(got, wanted[tensor.name], 1e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)

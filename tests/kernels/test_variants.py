@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ops.linear import Norm
+from engine.ops.norm import Norm
 from engine.ops.state import StepRecord
 from engine.plan import Tensor
 from engine.weights.quants import QUANTS
@@ -50,6 +50,7 @@ def assert_all_right(harness: Harness, case: Case, y: Tensor, tokens: int, toler
         ("plain-q16", 6, 8, "Q4_1"),
         ("plain-q16", 6, 8, "Q6_K"),
         ("plain", 6, 8, "Q4_1"),
+        ("workgroup", 70, 80, "F32"),
     ],
 )
 def test_linear(

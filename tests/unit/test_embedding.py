@@ -31,10 +31,9 @@ LONGEST, VOCABULARY = 64, 40
 async def embedder(graph: Graph, data: bytes, longest: int) -> Embedder:
     device = CpuDevice()
     made = Embedder(device, graph, longest)
-    await device.allocate([*made.weights, *made.tensors])
+    await device.allocate(made.weights)
     (jobs,) = shard_jobs(constants_index(graph, len(data)), made.weights, [len(data)])
     await device.upload(data, jobs)
-    await made.prepare()
     return made
 
 
@@ -118,10 +117,11 @@ def test_texts_that_cannot_be_embedded(tmp_path: Path) -> None:
 
 
 def test_buckets() -> None:
-    assert buckets(64) == [Bucket(32, 16), Bucket(32, 32), Bucket(32, 64)]
-    assert [b.length for b in buckets(500)] == [16, 32, 64, 128, 256, 500]
-    assert [b.batch for b in buckets(500)] == [32, 32, 32, 16, 8, 4]
-    assert buckets(5) == [Bucket(32, 5)]
+    assert buckets(24) == [Bucket(n, length) for length in (16, 24) for n in (1, 4, 32)]
+    lengths = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 500]
+    assert sorted({b.length for b in buckets(500)}) == lengths
+    assert [b.batch for b in buckets(500) if b.length > 300] == [1, 10, 1, 8]
+    assert buckets(5) == [Bucket(n, 5) for n in (1, 4, 32)]
 
 
 def test_batches_have_texts_of_like_length() -> None:
@@ -129,6 +129,13 @@ def test_batches_have_texts_of_like_length() -> None:
     lengths = [20, 3, 16, 17, 1, 32]
     found = [(bucket.length, places) for bucket, places in batches(lengths, given)]
     assert found == [(16, [4, 1]), (16, [2]), (32, [3, 0]), (32, [5])]
+
+
+def test_few_texts_take_a_small_batch() -> None:
+    found = batches([9] * 37, buckets(16))
+    assert [(bucket.batch, len(places)) for bucket, places in found] == [(32, 32), (32, 5)]
+    assert [b.batch for b, _ in batches([9] * 3, buckets(16))] == [4]
+    assert [b.batch for b, _ in batches([9], buckets(16))] == [1]
 
 
 def test_only_encoders_are_pooled() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from base64 import b64decode
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from engine.backends.cpu import CpuDevice
 from engine.config import LoadConfig
 from engine.encoder import SentenceEncoder, load_encoder
+from engine.encoder_check import right_traits
 from engine.encoders import Encoders
 from engine.errors import OctavoError
 from engine.host.convert.onnx_graph.conversion import convert_graph
 from engine.host.local import LocalHost
+from engine.plan import Traits
 from engine.worker import Worker
 from tests.conftest import ROOT
 from tests.unit.test_embedding import expected
@@ -74,7 +78,8 @@ def test_embeddings_in_openais_shape(folder: Path) -> None:
     ids = [plain.encode(text).ids for text in texts]
     assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
     for entry, one in zip(answer["data"], ids, strict=True):
-        np.testing.assert_allclose(entry["embedding"], expected(BERT, one), atol=1e-5)
+        vector = np.frombuffer(b64decode(entry["embedding"]), np.float32)
+        np.testing.assert_allclose(vector, expected(BERT, one), atol=1e-5)
     encoder.close()
 
 
@@ -110,6 +115,37 @@ def test_without_a_tokenizer_there_is_no_encoder(tmp_path: Path) -> None:
     assert "encoder" not in json.loads((folder / "manifest.json").read_text())
 
 
+@pytest.mark.parametrize("wrong", [0.0, 0.1, float("nan")])
+def test_kernels_that_are_wrong_on_this_gpu(wrong: float) -> None:
+    """They are tried once, and then those without barriers are taken."""
+    notes: dict[str, str] = {}
+    tried: list[bool] = []
+
+    class Notes:
+        async def recall(self, key: str) -> str:
+            return notes.get(key, "")
+
+        async def remember(self, key: str, value: str) -> None:
+            notes[key] = value
+
+    def embed(traits: Traits) -> Any:
+        async def vectors(texts: list[list[int]]) -> list[list[float]]:
+            tried.append(traits.barriers)
+            assert all(len(text) > 1 for text in texts)
+            spoiled = wrong if traits.barriers else 0.0
+            return [[1.0 - spoiled, 0.0]] * (len(texts) - 1) + [[1.0, 0.0]]
+
+        return vectors
+
+    gpu = Traits("webgpu", "some", subgroup=32)
+    for _ in range(2):
+        found = asyncio.run(right_traits(gpu, "e", embed, Notes()))
+        assert (found == gpu) is (wrong == 0) and found.barriers is (wrong == 0)
+    assert tried == [False, True]
+    software = replace(gpu, software=True)
+    assert asyncio.run(right_traits(software, "e", embed, Notes())) == software
+
+
 def ask(folder: Path, *messages: dict[str, Any]) -> list[dict[str, Any]]:
     """The last replies of a worker to requests, which are asked one after another."""
     replies: list[dict[str, Any]] = []
@@ -127,14 +163,19 @@ def ask(folder: Path, *messages: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_worker_embeds(folder: Path) -> None:
     wanted = {"kind": "embed", "model": "e"}
-    one, many, gone, again = ask(
+    one, before, many, gone, after, again = ask(
         folder,
         {**wanted, "input": "w3 w7"},
+        {"kind": "status"},
         {**wanted, "input": ["w3 w7", "w1"]},
         {"kind": "unload", "model": "e"},
+        {"kind": "status"},
         {**wanted, "input": ["w1"]},
     )
     assert gone["kind"] == "result"
+    held, none = before["value"]["encoder"], after["value"]
+    assert held["model"] == "e" and held["memory"]["weights"] > 0 and "encoder" not in none
+    assert held["memory_bytes"] == sum(held["memory"].values())
     first, second = (entry["embedding"] for entry in many["value"]["data"])
     assert one["value"]["data"][0]["embedding"] == first
     assert again["value"]["data"][0]["embedding"] == second

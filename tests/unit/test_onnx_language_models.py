@@ -212,8 +212,8 @@ def test_the_command(
     assert cli.main(arguments) == 0
     assert "no language model, but a graph: no config.json" in capsys.readouterr().out
     assert "graph" in json.loads((tmp_path / "out/model/manifest.json").read_text())
-    with pytest.raises(HostError, match="--quant is not for graphs"):
-        cli.main([*arguments, "--quant", "q8_0"])
+    with pytest.raises(HostError, match="A graph takes --quant q8_0 only"):
+        cli.main([*arguments, "--quant", "q4_0"])
 
 
 Edit = Callable[[onnx.GraphProto], None]

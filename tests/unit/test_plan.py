@@ -15,7 +15,7 @@ from engine.measuring import skeleton
 from engine.models import open_model
 from engine.models.plans import CHOOSE, DECODE, HEAD, PREFILL, SAMPLE, build_plans
 from engine.ops.kv_values import Precision
-from engine.ops.linear import Norm
+from engine.ops.norm import Norm
 from engine.plan import Call, Plan, PlanBuilder, Tensor, Traits, assign_slots
 from engine.shaders import piece, wgsl_root
 from engine.weights.gguf import read_header

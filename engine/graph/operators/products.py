@@ -178,15 +178,27 @@ def _infer_linear(use: Use) -> list[Fact]:
     return [Fact(x.dtype, shape)]
 
 
+_FUNCTIONS = {"silu": "silu", "gelu": "gelu_tanh", "gelu_erf": "gelu"}  # of activations
+
+
 def _lower_linear(
     lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
 ) -> list[View]:
-    """``x @ w.T + bias + residual`` with constant w (N, K) and bias (N,)."""
+    """``x @ w.T + bias + residual``, or with an ``act`` in its place, with constant w (N, K) and
+    bias (N,)."""
     x, matrix, *rest = inputs
     w = _matrix(use, matrix)
     bias = rest.pop(0).tensor if use.has(2) else None
     assert bias is None or isinstance(bias, Weight)
-    return [lowering.linear(x, w, bias, rest[0] if rest else None)]
+    added = rest[0] if rest else None
+    act = use.attribute("act", "") or None
+    if act and (added or act not in _FUNCTIONS):
+        raise use.unsupported(f"the activation {act!r} is not supported here.")
+    if act and lowering.b.traits.kind == "cpu":
+        # The library's products have no activation, and are worth more than one call less.
+        y = lowering.linear(x, w, bias, None)
+        return [elementwise(lowering.b, _FUNCTIONS[act], [y], y.shape)]
+    return [lowering.linear(x, w, bias, added, act)]
 
 
 def _matrix(use: Use, view: View) -> Weight:
@@ -266,7 +278,13 @@ OPERATORS = (
     ),
     Operator("Einsum", _infer_einsum, _lower_einsum, frozenset({"equation"}), range(1, 3)),
     Operator(
-        f"{OWN}.Linear", _infer_linear, _lower_linear, inputs=range(2, 5), opsets=_OWN, quantized=1
+        f"{OWN}.Linear",
+        _infer_linear,
+        _lower_linear,
+        frozenset({"act"}),
+        range(2, 5),
+        _OWN,
+        quantized=1,
     ),
     Operator(
         f"{OWN}.GatedLinear",

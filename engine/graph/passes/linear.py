@@ -69,7 +69,7 @@ def fuse_residual(graph: Graph) -> Graph:
 def _bias(finder: Finder, node: Node) -> Change | None:
     for product, bias in _sums(node):
         linear = finder.maker(product, LINEAR)
-        if not linear or len(linear.inputs) > 2 or not finder.alone(product):
+        if not linear or len(linear.inputs) > 2 or not _open(finder, linear):
             continue
         matrix = finder.constant(linear.inputs[1])
         vector = _vector(finder, bias, matrix.shape[0]) if matrix else None
@@ -82,7 +82,7 @@ def _bias(finder: Finder, node: Node) -> Change | None:
 def _residual(finder: Finder, node: Node) -> Change | None:
     for product, other in _sums(node):
         linear = finder.maker(product, LINEAR)
-        if not linear or len(linear.inputs) > 3 or not finder.alone(product):
+        if not linear or len(linear.inputs) > 3 or not _open(finder, linear):
             continue
         shape = finder.shape(product)
         if not shape or finder.shape(other) != shape or finder.constant(other):
@@ -90,6 +90,25 @@ def _residual(finder: Finder, node: Node) -> Change | None:
         inputs = (*linear.inputs, *[""] * (3 - len(linear.inputs)), other)
         return Change(Node(node.name, LINEAR, inputs, node.outputs))
     return None
+
+
+def _open(finder: Finder, linear: Node) -> bool:
+    """Whether something may become a part of a product: one reads it, and no activation ends it."""
+    return finder.alone(linear.outputs[0]) and not linear.attributes
+
+
+def fuse_activation(graph: Graph) -> Graph:
+    """GELU of a product into it."""
+    return rewritten(graph, _activation)
+
+
+def _activation(finder: Finder, node: Node) -> Change | None:
+    linear = finder.maker(node.inputs[0], LINEAR) if node.op == f"{OWN}.Gelu" else None
+    if not linear or len(linear.inputs) > 3 or not _open(finder, linear):
+        return None
+    by_tanh = node.attributes.get("approximate") == "tanh"
+    attributes: dict[str, Attribute] = {"act": "gelu" if by_tanh else "gelu_erf"}
+    return Change(Node(node.name, LINEAR, linear.inputs, node.outputs, attributes))
 
 
 def _sums(node: Node) -> list[tuple[str, ...]]:
@@ -114,12 +133,13 @@ def fuse_qkv(graph: Graph) -> Graph:
 
 
 def _qkv(finder: Finder, node: Node) -> Change | None:
-    if node.op != LINEAR or len(node.inputs) > 3:
+    if node.op != LINEAR or len(node.inputs) > 3 or node.attributes:
         return None
     siblings = [
         other
         for other in finder.readers.get(node.inputs[0], ())
         if other.op == LINEAR
+        and not other.attributes
         and other.inputs[0] == node.inputs[0]
         and len(other.inputs) == len(node.inputs)
         and other.outputs[0] not in finder.graph.outputs

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="?",
         metavar="MODEL",
-        help="a .gguf, or a folder of shards; the default model without it",
+        help="a .gguf, a folder of shards, or an .onnx; the default model without it",
     )
     parser.add_argument(
         "--compare",
@@ -53,6 +53,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.model and not arguments.model.exists():
         raise HostError(f"There is no {arguments.model}.")
     pip.install(LOCK_TEST, "Installing the test tools")
-    from engine.host.debug.running import run  # only now are its imports there
+    from engine.host.debug import graphs, running  # only now are their imports there
 
-    return run(arguments)
+    if arguments.model and graphs.is_graph(arguments.model):
+        return graphs.run(arguments)
+    return running.run(arguments)

@@ -148,17 +148,20 @@ class Comparison:
             return await self.weights.get(tensor)
         if tensor.name not in held:
             if tensor.role == "activation":
-                bits = np.full(tensor.shape, UNWRITTEN, np.uint32)
+                bits = np.full(_shape_of(tensor), UNWRITTEN, np.uint32)
                 held[tensor.name] = bits.view(_dtype(tensor, self.device.traits))
             else:
                 shape = self._shape(tensor)
                 count = prod(shape)
                 raw = await self.device.read(tensor, 0, count * self._item(tensor))
                 held[tensor.name] = self._array(tensor, count, raw).reshape(shape)
-        return held[tensor.name]
+        array = held[tensor.name]
+        shape = _shape_of(tensor)
+        # Calls of graphs may see a tensor in another shape.
+        return array.reshape(shape) if array.size == prod(shape) else array
 
     def _shape(self, tensor: Tensor) -> tuple[int, ...]:
-        return (self.blocks, *tensor.shape[1:]) if tensor.role == "kv" else tensor.shape
+        return (self.blocks, *tensor.shape[1:]) if tensor.role == "kv" else _shape_of(tensor)
 
     def _elements(self, step: Step, tensor: Tensor) -> int:
         if tensor.role == "kv":
@@ -227,12 +230,17 @@ class Comparison:
             )
 
 
+def _shape_of(tensor: Tensor) -> tuple[int, ...]:
+    """A single number is a row."""
+    return tensor.shape or (1,)
+
+
 def tolerance(call: Call, tensor: Tensor, traits: Traits) -> float:
     """How far a call may be from its reference on the same inputs, as a part of the largest value.
     Whole numbers may not."""
     if call.value and call.shader:
         return 2 / LARGEST_QUANT[call.shader.consts["TERMS"]]  # a step, and the scale's rounding
-    if tensor.dtype == "u32":
+    if tensor.dtype != "f32":
         return 0.0
     if tensor.role == "kv":
         return HALF_STEP
@@ -290,16 +298,14 @@ def _dtype(tensor: Tensor, traits: Traits) -> Any:
 
     if tensor.role == "kv":
         return np.dtype(np.float16 if traits.kv_value_bytes == 2 else np.float32)
-    return np.dtype(np.uint32 if tensor.dtype == "u32" else np.float32)
+    return np.dtype({"u32": np.uint32, "i32": np.int32}.get(tensor.dtype, np.float32))
 
 
 def _is_unwritten(array: Any) -> Any:
     import numpy as np
 
-    if array.dtype == np.float32:
+    if array.dtype.itemsize == np.dtype(np.uint32).itemsize:
         return array.view(np.uint32) == UNWRITTEN
-    if array.dtype == np.uint32:
-        return array == UNWRITTEN
     return np.zeros(array.shape, bool)
 
 

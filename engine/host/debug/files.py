@@ -47,7 +47,7 @@ def host_of(model: Path, library: Path | None) -> LocalHost:
 
 
 class FileWeights:
-    """Weights as f32 NumPy arrays, read from the files when they are asked for."""
+    """Weights as NumPy arrays, f32 or i32, read from the files when they are asked for."""
 
     def __init__(self, host: LocalHost, manifest: Manifest, gguf: GGUF) -> None:
         self._host = host
@@ -83,4 +83,5 @@ class FileWeights:
             if jobs.jobs or jobs.carry or carries:
                 await device.upload(await self._host.read_shard(index), jobs)
             carries = jobs.carry
-        return np.frombuffer(await device.read(weight), np.float32).reshape(weight.shape)
+        kind = np.int32 if weight.dtype == "i32" else np.float32
+        return np.frombuffer(await device.read(weight), kind).reshape(weight.shape)

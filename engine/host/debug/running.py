@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from math import ceil
@@ -86,11 +86,13 @@ async def examine(comparison: Comparison, steps: Iterator[Step], table: bool = F
     return found
 
 
-def conclude(found: Found, compares: bool) -> int:
-    """Say what was found; the exit status."""
+def conclude(found: Found, compares: bool, owners: Sequence[str] = ()) -> int:
+    """Say what was found; the exit status. ``owners`` are the nodes whose calls they are."""
     difference, bad = found.difference, found.not_finite
-    lines = report.first_difference(difference) if difference else []
-    lines += report.first_not_finite(bad) if bad else []
+    lines: list[str] = []
+    for seen, tell in ((difference, report.first_difference), (bad, report.first_not_finite)):
+        lines += tell(seen) if seen else []
+        lines += [f"  node: {owners[seen.index]}"] if seen and owners else []
     if compares and not difference:
         lines.insert(0, report.closing(found.seen))
     elif not compares and not bad:

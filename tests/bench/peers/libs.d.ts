@@ -35,6 +35,13 @@ declare module "*/lib/transformers/transformers.min.js" {
   export class Tensor {
     constructor(type: string, data: BigInt64Array, dims: number[]);
   }
+  export function pipeline(
+    task: string,
+    id: string,
+    options: { device: string; dtype: string },
+  ): Promise<
+    (texts: string[], options: object) => Promise<{ data: Float32Array; dims: number[] }>
+  >;
   export const AutoModelForCausalLM: {
     from_pretrained(
       id: string,
