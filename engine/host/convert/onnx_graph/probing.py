@@ -40,8 +40,7 @@ class Probe:
     caller makes up: heads, each ``width`` wide."""
 
     def __init__(self, graph: Graph, count: int, past: int, heads: int, width: int) -> None:
-        self.count, self.past = count, past
-        self._graph = graph
+        self.count, self._graph = count, graph
         cached = any(_is_cache(value) for value in graph.inputs)
         self.past = past if cached else 0
         self._wanted = {value.name: self._shape(value, heads, width) for value in graph.inputs}
