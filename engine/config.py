@@ -271,9 +271,7 @@ def check_ids(message: Mapping[str, Any], field: str = "ids") -> list[int]:
     ids = message.get(field)
     if not isinstance(ids, list):
         raise wrong_field(field, "a list of token ids", ids)
-    return [
-        _integer({f"{field}[{i}]": id}, f"{field}[{i}]", -1, 0, MAX_ID) for i, id in enumerate(ids)
-    ]
+    return [_whole(id, f"{field}[{i}]", 0, MAX_ID) for i, id in enumerate(ids)]
 
 
 def check_top(message: Mapping[str, Any]) -> int:
@@ -386,8 +384,10 @@ def _optional(message: Mapping[str, Any], field: str, low: int, high: int) -> in
 
 def _integer(message: Mapping[str, Any], field: str, default: int, low: int, high: int) -> int:
     value = message.get(field)
-    if value is None:
-        return default
+    return default if value is None else _whole(value, field, low, high)
+
+
+def _whole(value: object, field: str, low: int, high: int) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:

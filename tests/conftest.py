@@ -25,7 +25,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("by_hand")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=_uses_browser)
+    # the long files of kernels before many short ones, so that both processes end at about a time
+    items.sort(key=lambda item: (_uses_browser(item), "kernels" not in item.path.parts))
     for item in items:  # two processes share the work by files, and a file's fixtures are made once
         kind = "browser" if _uses_browser(item) else "native"
         item.add_marker(pytest.mark.xdist_group(f"{kind} {item.path}"))

@@ -236,7 +236,7 @@ async function loadChoice() {
   announce(t("progress"));
   setState("loading");
   try {
-    const wanted = { ...settings.of("load"), ...choice };
+    const wanted = { ...settings.load, ...choice };
     loaded = await octavo.load(wanted, (event) => progress.show(event));
     showLoaded(loaded);
     announce(t("say_ready"));

@@ -1,5 +1,6 @@
 /** How many tokens the question that is being written takes, beside the context: before it is sent. */
 
+import { announce } from "./announcer.mjs";
 import { framed } from "./attached.mjs";
 import { byId } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
@@ -93,9 +94,11 @@ export class TokenCount {
     if (!counted) return;
     const { tokens, context } = counted;
     const isOver = tokens >= context;
+    const wasOver = this.#line.classList.contains("over");
     const values = { tokens: number(tokens), context: number(context) };
     this.#line.textContent = t(isOver ? "count_over" : "count", values);
     this.#line.dataset.tokens = String(tokens);
     this.#line.classList.toggle("over", isOver);
+    if (isOver && !wasOver) announce(this.#line.textContent);
   }
 }

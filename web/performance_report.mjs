@@ -50,7 +50,7 @@ function modelLines({ device, model }) {
 
 /** @param {Facts["settings"]} settings */
 function loadSettings(settings) {
-  const all = { ...settings.of("load"), ...settings.addressLoad };
+  const all = { ...settings.load, ...settings.addressLoad };
   const shown = Object.entries(all).map(([name, value]) => `${name}=${PRIVATE.includes(name) ? "given" : value}`);
   return shown.join(" ") || "none";
 }

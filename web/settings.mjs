@@ -15,6 +15,8 @@
  * @property {string[]} [choices] the first one is what holds if none is chosen
  * @property {string} [prefix] of the names of strings for choices
  * @property {number} [maxLength] of a text
+ * @property {"url" | "password"} [kind] of a text, if it is a line; a password is not kept, and no
+ *   address gives it
  *
  * @typedef {Record<string, string | number>} Values by the name of the setting
  */
@@ -34,7 +36,9 @@ export const SETTINGS = [
   { name: "seed", group: "answer", min: 0, max: 2 ** 32 - 1, whole: true, neutral: 0 },
   { name: "max_tokens", group: "answer", min: 1, max: 131_072, whole: true },
   { name: "context_full", group: "answer", choices: ["stop", "slide"], prefix: "full" },
-  { name: "device", group: "load", choices: ["auto", "gpu", "cpu"], prefix: "on" },
+  { name: "device", group: "load", choices: ["auto", "gpu", "cpu", "remote"], prefix: "on" },
+  { name: "remote", group: "load", maxLength: 2000, kind: "url" },
+  { name: "remote_key", group: "load", maxLength: 2000, kind: "password" },
   { name: "context", group: "load", min: 16, max: 131_072, whole: true, neutral: 2048 },
   { name: "kv_bytes", group: "load", min: 1, max: 65_536, whole: true, unit: 1e6 },
   { name: "theme", group: "page", choices: ["auto", "light", "dark"], prefix: "theme" },
@@ -42,7 +46,7 @@ export const SETTINGS = [
 ];
 
 /** Others that only the address can give. */
-const ADDRESS_TEXTS = ["model", "activations", "remote"];
+const ADDRESS_TEXTS = ["model", "activations"];
 const ADDRESS_NUMBERS = ["kv_tokens"];
 /** What is for no load. */
 const ENCODER = "encoder";
@@ -64,7 +68,8 @@ export class Settings {
   keep(values) {
     this.#kept = values;
     try {
-      localStorage.setItem(KEY, JSON.stringify(values));
+      const written = Object.entries(values).filter(([name]) => !isSecret(name));
+      localStorage.setItem(KEY, JSON.stringify(Object.fromEntries(written)));
     } catch {
       // storage is blocked
     }
@@ -94,14 +99,35 @@ export class Settings {
     }));
   }
 
-  /** The options of a load that the address gives. @returns {Values} */
+  /** The options of a load that are set. */
+  get load() {
+    return withServer(this.of("load"));
+  }
+
+  /** The options of a load that the address gives. */
   get addressLoad() {
     const names = [...ADDRESS_TEXTS, ...ADDRESS_NUMBERS];
     const given = names.flatMap((name) => (name in this.address ? [[name, this.address[name]]] : []));
     const load = SETTINGS.filter(({ name, group }) => group === "load" && name in this.address);
-    const options = Object.fromEntries([...given, ...load.map(({ name }) => [name, this.address[name]])]);
-    return options.remote ? { ...options, remote: { url: options.remote } } : options;
+    return withServer(Object.fromEntries([...given, ...load.map(({ name }) => [name, this.address[name]])]));
   }
+}
+
+/**
+ * The options of a load, with address and key of a server as one.
+ *
+ * @param {Values} values
+ * @returns {import("./client.mjs").LoadOptions}
+ */
+function withServer({ remote, remote_key, ...options }) {
+  if (!remote) return options;
+  const key = remote_key === undefined ? {} : { key: String(remote_key) };
+  return { ...options, remote: { url: String(remote), ...key } };
+}
+
+/** @param {string} name */
+function isSecret(name) {
+  return SETTINGS.some((setting) => setting.name === name && setting.kind === "password");
 }
 
 /** @returns {Values} */
@@ -109,7 +135,7 @@ function fromAddress() {
   const address = new URLSearchParams(location.search);
   /** @type {Values} */
   const found = {};
-  for (const name of [...ADDRESS_TEXTS, ENCODER, ...namesOf(true)]) {
+  for (const name of [...ADDRESS_TEXTS, ENCODER, ...namesOf(true).filter((name) => !isSecret(name))]) {
     const value = address.get(name);
     if (value) found[name] = value;
   }

@@ -57,8 +57,8 @@ export class SettingsDialog {
 
   /** @param {Setting} setting */
   #row(setting) {
-    const { name, maxLength } = setting;
-    const row = element("div", maxLength ? "setting setting-long" : "setting");
+    const { name, maxLength, kind } = setting;
+    const row = element("div", maxLength && !kind ? "setting setting-long" : "setting");
     const label = element("label", "", t(`setting_${name}`));
     const field = fieldOf(setting, this.#settings.recommended);
     const hint = element("p", "hint", t(`hint_${name}`));
@@ -103,11 +103,15 @@ export class SettingsDialog {
  * @param {Record<string, number>} recommended
  * @returns {Field}
  */
-function fieldOf({ name, choices, prefix, maxLength, min, max, whole, neutral }, recommended) {
+function fieldOf({ name, choices, prefix, maxLength, kind, min, max, whole, neutral }, recommended) {
   if (choices) {
     const field = document.createElement("select");
     field.append(...choices.map((choice) => new Option(t(`${prefix}_${choice}`), choice)));
     return field;
+  }
+  if (kind) {
+    const field = document.createElement("input");
+    return Object.assign(field, { type: kind, maxLength, autocomplete: "off" });
   }
   if (maxLength) {
     const field = document.createElement("textarea");
@@ -127,8 +131,9 @@ function fieldOf({ name, choices, prefix, maxLength, min, max, whole, neutral },
  * @param {string} text of its field
  * @returns {string | number | undefined} nothing for how things are by themselves
  */
-function valueOf({ choices, maxLength, unit = 1 }, text) {
+function valueOf({ choices, maxLength, kind, unit = 1 }, text) {
   if (choices) return text === choices[0] ? undefined : text;
   if (!text.trim()) return undefined;
+  if (kind) return text.trim();
   return maxLength ? text : Number(text) * unit;
 }

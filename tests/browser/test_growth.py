@@ -58,7 +58,7 @@ def test_an_answer_crosses_a_growth(open_chat: Open) -> None:
     assert after["kv"]["cached_blocks"] > 64, "what was cached stayed so"
 
     chat.page.evaluate("octavo.unload()")
-    assert chat.status() == {"state": "empty"}
+    assert chat.status() == {"state": "empty", "clients": 1}
     assert load(chat, kv_tokens=8192)["memory"] == fresh["memory"], "what had grown was freed"
     load(chat, kv_tokens=512)
     assert chat.status()["kv"]["num_blocks"] == chat.status()["kv"]["budget_blocks"]

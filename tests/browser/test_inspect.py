@@ -12,10 +12,12 @@ HELLO = [{"role": "user", "content": "How do you find the ship on the shore?"}]
 
 def test_the_page_looks_inside(open_chat: Callable[..., Chat]) -> None:
     chat = open_chat(f"{TINY}&device=gpu").wait_for("ready")
+    chat.hook("performance").click()
     chat.hook("inspect").click()
     chat.hook("inspect-run").click()
     assert "conversation" in chat.hook("inspect-status").inner_text()  # there is none
     chat.hook("inspect-close").click()
+    chat.hook("performance-close").click()
     chat.ask(HELLO[0]["content"])
     direct = chat.page.evaluate("messages => octavo.inspect({messages, top: 3})", HELLO)
     answer = chat.complete(HELLO, max_tokens=1, logprobs=True, top_logprobs=3)
@@ -33,6 +35,7 @@ def test_the_page_looks_inside(open_chat: Callable[..., Chat]) -> None:
 
     chat.page.set_viewport_size({"width": 360, "height": 740})
     chat.hook("performance").click()
+    chat.page.wait_for_selector("[data-testid=performance-panel][open]")
     chat.hook("inspect").focus()
     chat.page.keyboard.press("Enter")
     chat.page.wait_for_selector("[data-testid=inspect-dialog]")

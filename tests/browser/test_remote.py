@@ -12,6 +12,7 @@ import pytest
 from engine.host.access import Access
 from tests.browser.chat import Chat
 from tests.browser.test_client import GOLDEN, TINY, TINY_FILE, answers
+from tests.browser.test_page_settings import settings
 from tests.scripted import CHUNK, ScriptedServer, lines
 from tests.serving import ApiServer
 
@@ -46,6 +47,17 @@ def test_the_page_says_that_a_server_computes(open_chat: Open, open_api: ApiServ
     assert not [r for r in chat.server.requests if "models/" in r], "nothing is downloaded"
     chat.send(GOLDEN["messages"][0]["content"]).wait_for("ready")
     assert chat.answer.startswith(GOLDEN["text"].strip()[:4])
+
+
+def test_a_server_is_named_in_the_settings(open_chat: Open, guarded: ApiServer) -> None:
+    chat = open_chat("model=models/tiny/manifest.json&max_tokens=40").wait_for("ready")
+    settings(chat, device="remote", remote=guarded.url, remote_key=KEY)
+    chat.until("document.querySelector('#device').dataset.kind === 'remote'")
+    chat.wait_for("ready")
+    chat.send(GOLDEN["messages"][0]["content"]).wait_for("ready")
+    assert chat.answer.startswith(GOLDEN["text"].strip()[:4])
+    kept = chat.page.evaluate("localStorage['octavo-settings']")
+    assert guarded.url in kept and KEY not in kept
 
 
 LOAD = """([model, device, url, key]) =>

@@ -271,7 +271,7 @@ class Sequence:
     def unload_and_load(self) -> None:
         self.may_stop()
         self.page.evaluate("octavo.unload()")
-        assert self.page.evaluate("octavo.status()") == {"state": "empty"}
+        assert self.page.evaluate("octavo.status()") == {"state": "empty", "clients": 1}
         self.page.evaluate("octavo.load()")
         self.forget()
 

@@ -152,7 +152,8 @@ def test_the_tab_with_the_engine_is_closed(open_tab: Callable[[], Tab]) -> None:
     for tab in tabs:
         tab.make("c")
         tab.load("c")
-    assert [tab.engines() for tab in tabs] == [1, 0, 0]
+    for tab, count in zip(tabs, (1, 0, 0), strict=True):
+        tab.until_engines(count)
     owner, *others = tabs
     assert others[0].call("c", "status")["clients"] == 3
     for tab, prompt in zip(others, GOLDEN, strict=False):
