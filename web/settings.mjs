@@ -136,12 +136,8 @@ function fromAddress() {
   const address = new URLSearchParams(location.search);
   /** @type {Values} */
   const found = {};
-<<<<<<< HEAD
   const texts = [...ADDRESS_TEXTS, ENCODER, ...namesOf(true)];
   for (const name of texts.filter((name) => !isSecret(name))) {
-=======
-  for (const name of [...ADDRESS_TEXTS, ENCODER, ...namesOf(true).filter((name) => !isSecret(name))]) {
->>>>>>> search
     const value = address.get(name);
     if (value) found[name] = value;
   }
