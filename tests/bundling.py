@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine.host import npm
 from engine.host.process import run
-from tests.conftest import ROOT
+from tests.conftest import ROOT, alone
 
 EXAMPLES = ROOT / "tests/examples"
 BUNDLED = ("react", "vue", "editor")
@@ -18,7 +18,8 @@ BUNDLED = ("react", "vue", "editor")
 def bundle(package: Path, work: Path, out: Path, mode: str = "production") -> None:
     """Builds them into `out`, with the tarball `package` as what they import; `work` is an empty
     folder. React's checks, such as mounting everything twice, need the mode "development"."""
-    npm.install(npm.ALL, EXAMPLES)
+    with alone():
+        npm.install(npm.ALL, EXAMPLES)
     os.symlink(EXAMPLES / "node_modules", work / "node_modules")
     site = work / "site"
     for name in BUNDLED:

@@ -8,10 +8,13 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from engine.host.files import exclusive
 
 ROOT = Path(__file__).resolve().parent.parent
 BROWSER_FLAGS = ["--no-sandbox", "--disable-background-networking", "--no-first-run"]
@@ -27,13 +30,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
     # the long files of kernels before many short ones, so that both processes end at about a time
     items.sort(key=lambda item: (_uses_browser(item), "kernels" not in item.path.parts))
-    for item in items:  # two processes share the work by files, and a file's fixtures are made once
-        kind = "browser" if _uses_browser(item) else "native"
-        item.add_marker(pytest.mark.xdist_group(f"{kind} {item.path}"))
 
 
 def _uses_browser(item: pytest.Item) -> bool:
     return "playwright" in getattr(item, "fixturenames", ())
+
+
+def alone() -> AbstractContextManager[None]:
+    """For what two processes of tests cannot do at the same time: it writes where both do."""
+    return exclusive(ROOT / ".cache/tests.lock")
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):

@@ -10,9 +10,8 @@ import sys
 from engine.host import assemble, check, chromium, pip
 from engine.host.paths import LOCK_TEST, ROOT
 
-# Of everything: a browser at work leaves half of two cores idle. tests/conftest.py makes groups of
-# tests and puts them in order.
-ALL = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+# Of everything: a browser at work leaves half of two cores idle.
+ALL = ("-n", "2")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

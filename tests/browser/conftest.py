@@ -16,7 +16,7 @@ from engine.host.package import tarball
 from tests.browser.chat import Chat
 from tests.browser.hosted import Hosted, Witness
 from tests.browser.origin import Origin
-from tests.conftest import BROWSER_FLAGS, GPU_FLAGS, ROOT, StaticServer
+from tests.conftest import BROWSER_FLAGS, GPU_FLAGS, ROOT, StaticServer, alone
 
 TINY_SHARD = 40_000
 # Deletes all conversations that pages keep, behind the back of this one.
@@ -116,7 +116,8 @@ def serve() -> Iterator[Callable[..., Origin]]:
 @pytest.fixture(scope="session")
 def npm_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tarball that `build.py package` makes."""
-    return tarball.make(ROOT / "dist", tmp_path_factory.mktemp("npm"))
+    with alone():
+        return tarball.make(ROOT / "dist", tmp_path_factory.mktemp("npm"))
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from engine.host import npm
 from engine.host.files import file_sha256
 from engine.host.package import wheel
 from tests.browser.chat import LOAD_MS
-from tests.conftest import ROOT, StaticServer
+from tests.conftest import ROOT, StaticServer, alone
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 TINY = ROOT / "tests/golden/tiny.gguf"
@@ -40,7 +40,8 @@ Packages = tuple[Path, Path]
 @pytest.fixture(scope="module")
 def packages(npm_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
     """The tarball and the wheel."""
-    return npm_package, wheel.make(ROOT / "dist", tmp_path_factory.mktemp("packages"))
+    with alone():
+        return npm_package, wheel.make(ROOT / "dist", tmp_path_factory.mktemp("packages"))
 
 
 def run(command: list[str | Path], folder: Path, **variables: str) -> str:
@@ -114,10 +115,11 @@ def test_a_page_out_of_node_modules_answers(
 def octavo(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command, in a fresh environment with the locked versions of what it needs."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    if not WHEELS.is_dir():
-        part = WHEELS.with_name("part")
-        run([*pip, "download", "--no-deps", "--require-hashes", "-r", LOCK, "-d", part], ROOT)
-        part.replace(WHEELS)
+    with alone():
+        if not WHEELS.is_dir():
+            part = WHEELS.with_name("part")
+            run([*pip, "download", "--no-deps", "--require-hashes", "-r", LOCK, "-d", part], ROOT)
+            part.replace(WHEELS)
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     places = folder / ("Scripts" if os.name == "nt" else "bin")

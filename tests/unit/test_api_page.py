@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from engine.errors import CODES
 from engine.host.package import api_page
+from tests.conftest import alone
 
 
 def test_the_page_is_current() -> None:
-    text = api_page.make()
+    with alone():
+        text = api_page.make()
     assert api_page.PAGE.read_text(encoding="utf-8") == text, (
         "run `python3 -m engine.host.package.api_page`"
     )
