@@ -71,7 +71,10 @@ def test_files_are_chosen_or_dropped(open_chat: Open, tmp_path: Path) -> None:
     assert [model["name"] for model in kept if not model["catalogued"]] == ["picked"]
     chat.page.evaluate(DROP, base64.b64encode(TINY).decode())
     chat.until("document.querySelector('[data-testid=model]').textContent === 'dropped'")
-    assert chat.wait_for("ready").ask("Where is the sea?")
+    chat.wait_for("ready")
+    chat.until("document.querySelector('#attached').innerText.includes('notes.txt')")
+    chat.hook("file-remove").click()  # the text would go along with the question
+    assert chat.ask("Where is the sea?")
 
     chat.page.add_init_script(LAUNCH)  # as a system opens a file with the installed app
     chat.page.reload()
