@@ -19,9 +19,7 @@ import { measureContinue, measureStops } from "./bench_stops.mjs";
 import { encode, makeText, measureTokenizer } from "./bench_text.mjs";
 import { Octavo } from "./client.mjs";
 import { byId } from "./dom.mjs";
-import {
-  add, address, median, post, reports, rows, say, secondsSince, spread,
-} from "./report.mjs";
+import { add, address, median, rows, say, secondsSince, spread, whenStarted } from "./report.mjs";
 
 /**
  * @typedef {import("./client.mjs").LoadResult} LoadResult
@@ -70,26 +68,7 @@ let variants = [];
 /** Device time by kernel after each decode measurement. @type {Record<string, Measurement["kernels"]>} */
 const kernels = {};
 
-const button = /** @type {HTMLButtonElement} */ (byId("start"));
-button.addEventListener("click", run);
-if (reports || address.get("start") === "1") run();
-
-async function run() {
-  button.disabled = true;
-  /** @type {object} */
-  let result;
-  try {
-    result = engine === "octavo" ? await measureAll() : await measurePeer(engine);
-    await say("Done.");
-  } catch (error) {
-    const { name, code, message } = /** @type {any} */ (error);
-    result = { error: { code: code ?? name ?? "unknown", message: message ?? String(error) } };
-    await say(`Failed: ${message ?? error}`);
-  }
-  Object.assign(window, { benchResult: result });
-  await post(result);
-  await post({ done: 1 });
-}
+whenStarted(() => (engine === "octavo" ? measureAll() : measurePeer(engine)));
 
 async function measureAll() {
   const options = loadOptions();

@@ -13,9 +13,11 @@
  * The result is shown as a table and left in `window.benchResult`.
  */
 
+import { COMMON } from "./bench_text.mjs";
 import { Octavo } from "./client.mjs";
 import { byId } from "./dom.mjs";
-import { add, address, median, post, reports, rows, say, secondsSince, spread } from "./report.mjs";
+import { add, address, median, rows, say, secondsSince, spread, whenStarted } from "./report.mjs";
+import { seeded } from "./seeded.mjs";
 
 /**
  * @typedef {object} Encoder
@@ -33,34 +35,11 @@ const BATCHES = [1, 32];
 const SECONDS = 3;
 const MIN_RUNS = 3;
 const AROUND = 2; // control tokens of a text
-const WORDS = ( // a token each
-  "the of and to in is that for it as was with be by on not he are this at from but have an they " +
-  "which or we one all their were there been has when who will more no if out so said what up its"
-).split(" ");
 
 const device = address.get("device") ?? "gpu";
 const seconds = Number(address.get("seconds") ?? SECONDS);
 
-const button = /** @type {HTMLButtonElement} */ (byId("start"));
-button.addEventListener("click", run);
-if (reports || address.get("start") === "1") run();
-
-async function run() {
-  button.disabled = true;
-  /** @type {object} */
-  let result;
-  try {
-    result = await measureAll();
-    await say("Done.");
-  } catch (error) {
-    const { name, code, message } = /** @type {any} */ (error);
-    result = { error: { code: code ?? name ?? "unknown", message: message ?? String(error) }, rows };
-    await say(`Failed: ${message ?? error}`);
-  }
-  Object.assign(window, { benchResult: result });
-  await post(result);
-  await post({ done: 1 });
-}
+whenStarted(measureAll, { rows });
 
 async function measureAll() {
   const manifest = new URL(address.get("model") ?? MODEL, location.href);
@@ -168,11 +147,8 @@ async function measure(encoders, length, batch) {
  * @param {number} seed
  */
 function makeTexts(length, batch, seed) {
-  let state = Math.imul(seed + 1, 2654435761) >>> 0;
-  const word = () => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return WORDS[(state >>> 8) % WORDS.length];
-  };
+  const random = seeded(seed + 1);
+  const word = () => COMMON[random(COMMON.length)];
   const sentence = () => Array.from({ length: length - AROUND }, word).join(" ");
   return Array.from({ length: batch }, sentence);
 }

@@ -1,12 +1,14 @@
 /** How fast texts become tokens: a row of the bench, and the texts that it is measured with. */
 
 import { add, median, say, spread } from "./report.mjs";
+import { seeded } from "./seeded.mjs";
 
 /** @typedef {import("./client.mjs").Octavo} Octavo */
 
 const WORDS = 12_000; // of a text: some 25,000 tokens
 const RUNS = 5;
-const COMMON = (
+/** A token each, in most vocabularies. */
+export const COMMON = (
   "the of and to in is that for it as was with be by on not he are this at from but have an they " +
   "which or we one all their were there been has when who will more no if out so said what up its"
 ).split(" ");
@@ -20,11 +22,7 @@ const MARKS = [".", ",", ";", ":", "?", "!", "\n", ".\n\n", " (", ") ", " = ", "
  * @param {number} seed
  */
 export function makeText(seed) {
-  let state = Math.imul(seed, 2654435761) >>> 0;
-  const random = (/** @type {number} */ below) => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return (state >>> 8) % below;
-  };
+  const random = seeded(seed);
   const one = (/** @type {string[]} */ of) => of[random(of.length)];
   const invented = () => Array.from({ length: 1 + random(3) }, () => one(SYLLABLES)).join("");
   const sign = () => String.fromCodePoint(0x4e00 + random(0x2000));

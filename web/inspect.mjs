@@ -43,7 +43,7 @@ export async function openInspection(octavo, conversation) {
  * @param {Octavo} octavo
  * @param {Conversation} conversation
  */
-export async function fillInspection(place, octavo, conversation) {
+async function fillInspection(place, octavo, conversation) {
   await styled("./inspect.css");
   const form = /** @type {HTMLFormElement} */ (element("form", "inspect-form"));
   const label = element("label", "", t("inspect_prompt"));
@@ -52,7 +52,7 @@ export async function fillInspection(place, octavo, conversation) {
   const run = document.createElement("button");
   const status = element("p", "inspect-status");
   const result = element("div");
-  Object.assign(prompt, { id: "inspect-prompt", rows: 2 });
+  Object.assign(prompt, { id: "inspect-prompt", className: "field", rows: 2 });
   Object.assign(run, { type: "submit", className: "quiet strong", textContent: t("inspect_run") });
   hint.id = "inspect-hint";
   label.setAttribute("for", prompt.id);
@@ -156,6 +156,7 @@ function layers({ calls, layers: count }) {
   const label = element("label", "", t("inspect_show"));
   const choice = document.createElement("select");
   choice.id = "inspect-value";
+  choice.className = "field";
   choice.dataset.testid = "inspect-value";
   choice.append(...VALUES.map((value) => new Option(t(NAMES[value]), value)));
   label.setAttribute("for", choice.id);

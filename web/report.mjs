@@ -59,6 +59,34 @@ export function add(id, label, value, unit, note = "") {
   byId("rows").append(row);
 }
 
+/**
+ * Measures when the button is pressed, or at once if the address says so, and reports the result.
+ *
+ * @param {() => Promise<object>} measure
+ * @param {object} [anyway] what is reported beside an error
+ */
+export function whenStarted(measure, anyway = {}) {
+  const button = /** @type {HTMLButtonElement} */ (byId("start"));
+  const run = async () => {
+    button.disabled = true;
+    /** @type {object} */
+    let result;
+    try {
+      result = await measure();
+      await say("Done.");
+    } catch (error) {
+      const { name, code, message } = /** @type {any} */ (error);
+      result = { error: { code: code ?? name ?? "unknown", message: message ?? String(error) }, ...anyway };
+      await say(`Failed: ${message ?? error}`);
+    }
+    Object.assign(window, { benchResult: result });
+    await post(result);
+    await post({ done: 1 });
+  };
+  button.addEventListener("click", run);
+  if (reports || address.get("start") === "1") run();
+}
+
 /** @param {string} text */
 export async function say(text) {
   byId("status").textContent = text;

@@ -31,6 +31,7 @@ export async function openSearch({ files, question, hits, add }) {
   const list = element("ol", "search-list");
   let under = new AbortController();
   const stop = button("quiet", "stop", () => under.abort());
+  box.className = "field";
   Object.assign(box, { id: "search-question", type: "text", autocomplete: "off", value: question, dir: "auto" });
   Object.assign(run, { type: "submit", className: "quiet strong", textContent: t("search") });
   label.setAttribute("for", box.id);

@@ -62,6 +62,7 @@ export class SettingsDialog {
     const label = element("label", "", t(`setting_${name}`));
     const field = fieldOf(setting, this.#settings.recommended);
     const hint = element("p", "hint", t(`hint_${name}`));
+    field.className = "field";
     field.id = field.dataset.testid = `setting-${name.replaceAll("_", "-")}`;
     hint.id = `${field.id}-hint`;
     label.setAttribute("for", field.id);

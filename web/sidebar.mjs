@@ -171,6 +171,7 @@ export class Sidebar {
   #rename({ id, title }) {
     const item = /** @type {HTMLElement} */ (this.#control(id, "conversation-open")?.parentElement);
     const box = document.createElement("input");
+    box.className = "field";
     box.value = title;
     box.maxLength = MAX_TITLE;
     box.className = "conversation-title";

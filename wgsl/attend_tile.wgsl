@@ -1,31 +1,6 @@
 // y = softmax(SCALE * q @ k.T + mask) @ v, each with strides of its own: a workgroup takes QUERIES
 // queries, and keys and values by KEYS in workgroup memory. PARTS lanes share a query: each takes
 // its own keys, and in the end they join their sums (Milakov and Gimelshein, 2018).
-override M: u32;
-override N: u32;
-override HEADS: u32;  // of the inner axis in front
-override SCALE: f32;
-override GUARDED: u32;
-override Q_AT: i32;
-override Q0: i32;
-override Q1: i32;
-override Q2: i32;
-override Q3: i32;
-override K_AT: i32;
-override K0: i32;
-override K1: i32;
-override K2: i32;
-override K3: i32;
-override V_AT: i32;
-override V0: i32;
-override V1: i32;
-override V2: i32;
-override V3: i32;
-override Y_AT: i32;
-override Y0: i32;
-override Y1: i32;
-override Y2: i32;
-override Y3: i32;
 
 const WORKGROUP = QUERIES * PARTS;
 const OWN = KEYS / PARTS;  // keys of a lane at a time

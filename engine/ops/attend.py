@@ -65,7 +65,7 @@ def attend(
     shader = Shader(
         "attend_tile" if tile else "attend",
         slots,
-        lib=("attend_mask" if mask else "attend_mask_none",),
+        lib=("attend_sizes", "attend_mask" if mask else "attend_mask_none"),
         consts={**(tile or {"WORKGROUP": WORKGROUP}), "WIDTH": width, "VALUES": values},
         overrides=overrides,
     )

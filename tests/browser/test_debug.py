@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine import shaders
-from engine.host.debug.running import run
+from engine.host.debug.command import main as run
 from tests.unit.test_debug import arguments
 
 RIGHT = "y[base + i] = acc[i] / total;"

@@ -19,9 +19,10 @@ from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
 from engine.backends.null import NullDevice
 from engine.config import LoadConfig
+from engine.host.debug.command import main as run
 from engine.host.debug.comparison import UNWRITTEN, Comparison, Seen, Step, farthest
 from engine.host.debug.files import FileWeights, host_of
-from engine.host.debug.running import Found, conclude, examine, lay_out, run, steps_of
+from engine.host.debug.running import Found, conclude, examine, lay_out, steps_of
 from engine.host.errors import HostError
 from engine.host.shards import About, cut_unpinned
 from engine.plan import Call, PlanBuilder, Tensor

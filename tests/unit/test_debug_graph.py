@@ -10,6 +10,7 @@ import pytest
 
 from engine.host.convert.onnx_graph.conversion import convert_graph
 from engine.host.debug import graphs
+from engine.host.debug.command import main as run
 from engine.ops import rows
 from tests.conftest import ROOT
 from tests.unit.test_debug import arguments
@@ -27,13 +28,13 @@ def test_files_that_are_graphs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["onnx_bert", "onnx_qwen2"])
 def test_nothing_differs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = ROOT / f"tests/golden/{name}.onnx"
-    assert graphs.run(arguments(model=path)) == 0
+    assert run(arguments(model=path)) == 0
     said = capsys.readouterr().out
     assert "nothing differs" in said and "beside onnxruntime's: difference" in said
 
 
 def test_a_folder_of_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert graphs.run(arguments(model=convert_graph(BERT, tmp_path))) == 0
+    assert run(arguments(model=convert_graph(BERT, tmp_path))) == 0
     said = capsys.readouterr().out
     assert "nothing differs" in said and "onnxruntime" not in said
 
@@ -47,7 +48,7 @@ def test_an_operator_that_means_something_else(
         return rows.normalization(b, x, width, gain, bias, eps + 0.5, centred)
 
     monkeypatch.setattr("engine.graph.operators.reduction.normalization", wrong)
-    assert graphs.run(arguments(model=BERT)) == 1
+    assert run(arguments(model=BERT)) == 1
     said = capsys.readouterr().out
     assert "nothing differs" in said and "DIFFERS" in said
 
@@ -74,7 +75,7 @@ def test_the_node_of_a_wrong_call(
         return made
 
     monkeypatch.setattr(graphs, "record", spoiled)
-    assert graphs.run(arguments(model=BERT)) == 1
+    assert run(arguments(model=BERT)) == 1
     said = capsys.readouterr().out
     assert "First tensor that differs" in said
     assert "node: octavo.LayerNorm '/" in said

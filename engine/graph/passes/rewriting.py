@@ -39,11 +39,6 @@ class Finder:
             return None
         return float(known.data[0])
 
-    def is_about(self, name: str, wanted: float) -> bool:
-        """Whether a known value is this number, but for rounding."""
-        found = self.scalar(name)
-        return found is not None and abs(found - wanted) <= 1e-3 * abs(wanted)
-
     def with_scalar(self, node: Node) -> tuple[str, float] | None:
         """The input that is computed and the one that is a number, of a node with one of each."""
         a, b = node.inputs

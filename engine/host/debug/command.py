@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from pathlib import Path
 
+from engine.errors import OctavoError
 from engine.host import pip
 from engine.host.errors import HostError
 from engine.host.paths import LOCK_TEST
@@ -55,6 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
     pip.install(LOCK_TEST, "Installing the test tools")
     from engine.host.debug import graphs, running  # only now are their imports there
 
-    if arguments.model and graphs.is_graph(arguments.model):
-        return graphs.run(arguments)
-    return running.run(arguments)
+    is_graph = arguments.model and graphs.is_graph(arguments.model)
+    try:
+        return asyncio.run(graphs.run(arguments) if is_graph else running.run(arguments))
+    except OctavoError as error:
+        raise HostError(f"{error.message} {error.hint}".strip()) from None

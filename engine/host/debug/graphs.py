@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -14,7 +13,6 @@ from typing import Any
 
 from engine.backends.base import Device, weights_of
 from engine.backends.cpu import CpuDevice
-from engine.errors import OctavoError
 from engine.graph.facts import axes_in
 from engine.graph.lowering import Recording, constants_index, record
 from engine.graph.model import Graph, Value
@@ -65,15 +63,8 @@ class _Opened:
     manifest: Manifest
 
 
-def run(arguments: argparse.Namespace) -> int:
+async def run(arguments: argparse.Namespace) -> int:
     """The command; 1 if something differs, or is not finite."""
-    try:
-        return asyncio.run(_run(arguments))
-    except OctavoError as error:
-        raise HostError(f"{error.message} {error.hint}".strip()) from None
-
-
-async def _run(arguments: argparse.Namespace) -> int:
     model: Path = arguments.model
     with tempfile.TemporaryDirectory() as work:
         folder = model if model.is_dir() else _written(model, Path(work))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from array import array
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -48,15 +47,8 @@ class Found:
         return next((seen for seen in self.seen if seen.bad), None)
 
 
-def run(arguments: argparse.Namespace) -> int:
+async def run(arguments: argparse.Namespace) -> int:
     """The command; 1 if something differs, or is not finite."""
-    try:
-        return asyncio.run(_run(arguments))
-    except OctavoError as error:
-        raise HostError(f"{error.message} {error.hint}".strip()) from None
-
-
-async def _run(arguments: argparse.Namespace) -> int:
     simd = arguments.device == "cpu" and arguments.activations != "f32"
     library = ROOT / native.build(native.HERE) if simd else None
     host = host_of(arguments.model or assemble.model_file(pins.MODELS[0]), library)

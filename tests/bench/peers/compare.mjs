@@ -4,6 +4,8 @@
  * with a function `load`.
  */
 
+import { seeded } from "../seeded.mjs"; // of the site, beside which this folder lies
+
 /**
  * @typedef {object} Model where the same weights lie in both forms
  * @property {string} id
@@ -160,11 +162,7 @@ async function decodeRate(answer, { steps, skipped }) {
  * @returns {Prompt}
  */
 export function makePrompt(length, vocabulary, seed) {
-  let state = Math.imul(seed, 2654435761) >>> 0;
-  const random = (/** @type {number} */ below) => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return (state >>> 8) % below;
-  };
+  const random = seeded(seed);
   const ids = Array.from({ length }, () => ORDINARY + random(vocabulary - 2 * ORDINARY));
   const words = Array.from({ length }, () => WORDS[random(WORDS.length)]);
   return { ids, words };
