@@ -64,6 +64,10 @@ class Device(Protocol):
         place ``first`` of the ring on, once the work is done."""
         ...
 
+    async def compute(self, plan: str, outputs: Sequence[Tensor]) -> list[bytes]:
+        """Run a plan once, and read what it wrote: one wait for both."""
+        ...
+
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         """Bytes of a state, KV or weight tensor (first plane): for the rope's
         factors, tests and measurements."""

@@ -11,6 +11,7 @@ from engine.backends.base import Buffer, Progress
 from engine.backends.summary import Summary
 from engine.backends.wire import (
     plans_to_wire,
+    read_to_wire,
     reads_to_wire,
     shader_to_wire,
     slots_to_wire,
@@ -120,6 +121,11 @@ class WebGpuDevice:
         promise = self._gpu.run(",".join(plans), tokens, repeat, first, count)
         ids: Awaitable[list[int]] = promise.then(_ids)
         return ids
+
+    async def compute(self, plan: str, outputs: Sequence[Tensor]) -> list[bytes]:
+        """Replay a plan, and read buffers back."""
+        reads = json.dumps([read_to_wire(tensor.name, tensor.nbytes) for tensor in outputs])
+        return [data.to_bytes() for data in await self._gpu.compute(plan, 1, reads)]
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         """Read a buffer back; of a weight, its first plane."""
