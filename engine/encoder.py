@@ -107,6 +107,7 @@ async def load_encoder(host: Host, config: LoadConfig, progress: StageProgress) 
         opened = device
         weights = Embedder(device, encoder.graph, encoder.longest).weights
         await device.allocate(weights)
+        device.begin_upload(encoder.manifest.shard_sizes)
         tokenizer = await host.open_tokenizer(unframed(encoder.tokenizer))
         manifest = encoder.manifest
         index = constants_index(encoder.graph, manifest.size)

@@ -397,6 +397,11 @@ export class Gpu {
     return (await this.settle(copy.read()))[0];
   }
 
+  /** Shards will come: see Uploads. @param {number} bytes of the largest @param {number} count */
+  beginUpload(bytes, count) {
+    this.#uploads.begin(bytes, count);
+  }
+
   /** Takes the next shard of a model: see Uploads.
    * @param {Uint8Array} bytes @param {number} carry @param {string} jobsJson WireJob[]
    * @param {string} kernelsJson code of each repack kernel */

@@ -37,6 +37,10 @@ class Device(Protocol):
         of them: then nothing has changed. Plans go on as they are."""
         ...
 
+    def begin_upload(self, shards: Sequence[int]) -> None:
+        """Shards of these bytes will come: what they go through is made meanwhile."""
+        ...
+
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Take the next shard and fill the weights it holds."""
         ...

@@ -95,6 +95,9 @@ class CpuDevice:
         native = self._native
         return native is not None and isinstance(tensor, Weight) and native.takes_blocks(tensor)
 
+    def begin_upload(self, shards: Sequence[int]) -> None:
+        """Nothing is needed for it."""
+
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Dequantize or copy the blocks of a shard: bytes, or a JavaScript Uint8Array."""
         import numpy as np

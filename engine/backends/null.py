@@ -37,6 +37,9 @@ class NullDevice:
         self.tensors |= {t.name: t for t in tensors}
         return True
 
+    def begin_upload(self, shards: Sequence[int]) -> None:
+        """Nothing is needed for it."""
+
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Take a shard and forget it."""
 

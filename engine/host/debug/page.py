@@ -111,6 +111,10 @@ class PagePlayer:
         """Nobody asks here."""
         return "{}"
 
+    def beginUpload(self, nbytes: int, count: int) -> None:  # noqa: N802
+        """As ``Gpu.beginUpload``."""
+        self.later("beginUpload", nbytes, count)
+
     def finishUpload(self) -> None:  # noqa: N802 (the player's name for it)
         """As ``Gpu.finishUpload``."""
         self.later("finishUpload")
