@@ -14,7 +14,6 @@ const LOWEST = -3.0e38;
 var<workgroup> blocks: array<u32, TILE / KV_BLOCK>;
 var<workgroup> query: array<vec4<f32>, HEADS * QUADS>;
 var<workgroup> weights: array<f32, HEADS * TILE>;
-var<workgroup> scratch: array<f32, HEADS * TILE>;
 var<workgroup> values: array<vec2<f32>, WORKGROUP>;
 
 fn load4(head: u32, j: u32) -> vec4<f32> {
@@ -29,29 +28,15 @@ fn place(i: u32, head: u32) -> Row {
   return row_of((blocks[i / KV_BLOCK] * KV_HEADS + head) * KV_BLOCK + i % KV_BLOCK);
 }
 
+// The block of every KV_BLOCK tokens of a tile, a lane each.
+fn block_of(tile: u32, lane: u32, position: u32) -> u32 {
+  return block_table[min(tile / KV_BLOCK + lane, position / KV_BLOCK)];
+}
+
 fn put_query(head: u32, at: u32, pair: vec2<f32>) {
   let i = (head * HEAD_DIM + at) / 4u;
   query[i][at % 4u] = pair.x;
   query[i][at % 4u + 1u] = pair.y;
-}
-
-// The largest, or the sum, of every head's row of `scratch`, for all lanes.
-fn reduce(lane: u32, largest: bool) -> array<f32, HEADS> {
-  workgroupBarrier();
-  for (var half = TILE / 2u; half > 0u; half /= 2u) {
-    if (lane < half) {
-      for (var g = 0u; g < HEADS; g++) {
-        let a = scratch[g * TILE + lane];
-        let b = scratch[g * TILE + lane + half];
-        scratch[g * TILE + lane] = select(a + b, max(a, b), largest);
-      }
-    }
-    workgroupBarrier();
-  }
-  var result: array<f32, HEADS>;
-  for (var g = 0u; g < HEADS; g++) { result[g] = scratch[g * TILE]; }
-  workgroupBarrier();
-  return result;
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -65,6 +50,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let start = span_origin() + group.y * span;
   if (start >= length) { return; }
   let end = min(start + span, length);
+  // Loads take long, but overlap: what is needed later is asked for first, and other lanes than
+  // those of the queries bring the new key and value.
+  var block = block_of(start, lane, position);
+  let new_row = row_of(paged(position, kv_head));
+  let from_end = WORKGROUP - 1u - lane;
 
   for (var i = lane; i < HEADS * QUADS; i += WORKGROUP) {
     let j = i % QUADS;
@@ -73,14 +63,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     put_query(i / QUADS, rope_high(j), r.zw);
   }
   if (end == length) {
-    if (lane < QUADS) {
-      let k = rotate4(load4(KV_HEADS * GROUP + kv_head, lane), position, lane);
-      let v = load4(KV_HEADS * (GROUP + 1u) + kv_head, lane);
-      put_new(rope_low(lane) / 2u, k.xy, v.xy);
-      put_new(rope_high(lane) / 2u, k.zw, v.zw);
+    if (from_end < QUADS) {
+      let k = rotate4(load4(KV_HEADS * GROUP + kv_head, from_end), position, from_end);
+      let v = load4(KV_HEADS * (GROUP + 1u) + kv_head, from_end);
+      put_new(rope_low(from_end) / 2u, k.xy, v.xy);
+      put_new(rope_high(from_end) / 2u, k.zw, v.zw);
     }
     workgroupBarrier();
-    finish_new(lane, row_of(paged(position, kv_head)), group.z == GROUP / HEADS - 1u);
+    finish_new(lane, new_row, group.z == GROUP / HEADS - 1u);
   }
   workgroupBarrier();
 
@@ -92,10 +82,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (var tile = start; tile < end; tile += TILE) {
     // Zeroed by hand: SwiftShader does not renew a bare `var` in each round of a loop.
     var score = array<f32, HEADS>();
+    var seen = array<f32, HEADS>();
     let inside = tile + lane >= first && tile + lane < end;
-    if (lane < TILE / KV_BLOCK) {
-      blocks[lane] = block_table[min(tile / KV_BLOCK + lane, position / KV_BLOCK)];
-    }
+    if (lane < TILE / KV_BLOCK) { blocks[lane] = block; }
+    block = block_of(tile + TILE, lane, position);
     workgroupBarrier();
     if (inside) {
       let row = place(lane, kv_head);
@@ -110,8 +100,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
       }
     }
-    for (var g = 0u; g < HEADS; g++) { scratch[g * TILE + lane] = select(LOWEST, score[g], inside); }
-    let tile_top = reduce(lane, true);
+    for (var g = 0u; g < HEADS; g++) { seen[g] = select(LOWEST, score[g], inside); }
+    let tile_top = fold_heads(seen, lane, true);
     for (var g = 0u; g < HEADS; g++) {
       let new_top = max(top[g], tile_top[g]);
       let fade = exp(top[g] - new_top);
@@ -143,8 +133,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     workgroupBarrier();
   }
 
-  for (var g = 0u; g < HEADS; g++) { scratch[g * TILE + lane] = total[g]; }
-  let sums = reduce(lane, false);
+  let sums = fold_heads(total, lane, false);
   for (var g = 0u; g < HEADS; g++) {
     let head = first_head + g;
     values[lane] = acc[g];

@@ -339,9 +339,11 @@ def _split_heads(b: PlanBuilder, kv: KVLayout) -> list[int]:
 def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach, y: Tensor) -> None:
     """One token: rotation, the store of K and V and the attention in one kernel."""
     spans = _Spans.of(b, kv, SPLITS, SPLIT_WORKGROUP, reach.window)
+    subgroup = b.traits.subgroup
+    team = {"TEAM": min(subgroup, 32)} if subgroup else {}
 
     def variant(heads: int) -> Variant:
-        return Variant({"HEADS": heads}, Grid(kv.kv_heads, SPLITS, kv.group // heads))
+        return Variant({"HEADS": heads, **team}, Grid(kv.kv_heads, SPLITS, kv.group // heads))
 
     variants = {f"{n} heads": variant(n) for n in _split_heads(b, kv)}
     first = next(iter(variants.values()))
@@ -356,9 +358,13 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach, 
             *kv.pool_slots(4, "read_write"),
             *spans.slots(2),
         ),
-        lib=(*_SPAN_LIB, "rope", "paged", *kv.pieces("split")),
+        lib=(
+            *(*_SPAN_LIB, "rope", "paged", *kv.pieces("split")),
+            f"heads_{'subgroup' if subgroup else 'workgroup'}",
+        ),
         consts=consts,
         overrides={"SCALE": kv.scale, "WINDOW": reach.window, **rotation(kv)},
+        enable=("subgroups",) if subgroup else (),
     )
     args = {
         "step": STEP,

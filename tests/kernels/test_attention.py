@@ -107,6 +107,7 @@ def scattered(kv: KVLayout, seed: int = 3) -> np.ndarray:
         ("plain", 19, 24),
         ("workgroup", 1, 1),
         ("workgroup", 33, 40),
+        ("subgroup", 1, 1),
         ("subgroup", 33, 40),
         ("subgroup", 3, 40),  # few tokens are split into many spans
     ],
