@@ -137,7 +137,7 @@ class Encoders:
         async def bring() -> None:
             share = Share(self._memory, place)
             place.encoder = await load_encoder(self._host, config, progress, share, least)
-            place.config, place.reserved = config, least
+            place.config = config
 
         await self._memory.enter(place, bring, least=least)
         assert place.encoder

@@ -16,11 +16,13 @@ from engine import shaders
 from engine.backends.base import Device
 from engine.config import LoadConfig
 from engine.encoder import load_encoder
+from engine.errors import OctavoError
 from engine.host.bench import WEBGPU_FLAG
 from engine.host.convert.onnx_graph.conversion import convert_graph
 from engine.host.debug.page import PageDevice, PagePlayer, opened
 from tests.browser.conftest import link_site
 from tests.conftest import StaticServer
+from tests.refusing import REFUSE
 from tests.unit.test_embedding import expected
 from tests.unit.test_encoder import BERT, FolderHost, tokenizer
 
@@ -46,16 +48,18 @@ def encoder(root: Path, work: Path) -> None:
 
 
 class PageHost(FolderHost):
-    """Has the GPU of a page, which it takes for a real one."""
+    """Has the GPU of a page, which it takes for a ``real`` one."""
 
-    def __init__(self, folder: Path, player: PagePlayer) -> None:
+    def __init__(self, folder: Path, player: PagePlayer, real: bool = True) -> None:
         super().__init__(folder)
+        self._real = real
         self.notes: dict[str, str] = {}
         self._player = player
 
     async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
         device = PageDevice(self._player, "f32")
-        device.traits = replace(device.traits, software=False, barriers=True)
+        if self._real:
+            device.traits = replace(device.traits, software=False, barriers=True)
         return device, ""
 
     async def recall(self, key: str) -> str:
@@ -87,6 +91,55 @@ def test_wrong_kernels_are_not_taken(
     known, same = asyncio.run(noted())
     assert (found, known) == ("right", "wrong")
     np.testing.assert_allclose(same, vector, atol=1e-5)
+
+
+# Names of the buffers that have not been freed.
+LIVE = """() => {
+  const device = GPUDevice.prototype, buffer = GPUBuffer.prototype;
+  const {createBuffer} = device, {destroy} = buffer;
+  const live = new Set();
+  self.live = () => [...live].map(({label}) => label).sort();
+  device.createBuffer = function (descriptor) {
+    const made = createBuffer.call(this, descriptor);
+    live.add(made);
+    return made;
+  };
+  buffer.destroy = function () {
+    live.delete(this);
+    return destroy.call(this);
+  };
+}"""
+
+
+def test_a_gpu_without_the_memory_for_more_texts(tmp_path: Path, chromium_path: str) -> None:
+    """They fail, nothing of it stays, and what comes next is right."""
+    (tmp_path / "models").mkdir()
+    encoder(tmp_path, tmp_path / "work")
+
+    async def run() -> None:
+        async with opened(chromium_path, [WEBGPU_FLAG]) as player:
+            await player.page.evaluate(LIVE)
+            await player.page.evaluate(REFUSE)
+            host = PageHost(tmp_path / "models/encoder", player, real=False)
+            made = await load_encoder(host, LoadConfig(), lambda *_: None)
+            (wanted,), _ = await made.embed(TEXTS[:1])
+            for count, label in ((2, "slot.0"), (20, "embed.32x16.input.input_ids")):
+                texts = TEXTS[:1] * count
+                await player.page.evaluate("(next) => void (refusing.next = next)", label)
+                with pytest.raises(OctavoError) as caught:
+                    await made.embed(texts)
+                assert caught.value.code == "memory.device"
+                assert await player.page.evaluate("refusing.next") is None
+                assert label not in await player.page.evaluate("live()")
+                for again in (TEXTS[:1], texts, TEXTS[:1]):
+                    vectors, _ = await made.embed(again)
+                    for vector in vectors:
+                        np.testing.assert_allclose(vector, wanted, atol=1e-5)
+                live = await player.page.evaluate("live()")
+                assert len(live) == len(set(live)), "what is too small goes"
+            assert await player.page.evaluate("refusing.unguarded") == []
+
+    asyncio.run(run())
 
 
 def test_embeddings_on_both_devices(tmp_path: Path, gpu_chromium: Any) -> None:

@@ -293,6 +293,39 @@ def test_unloading_ends_its_load_and_what_waits_for_it(name: str | None, encoder
     test(run)
 
 
+def test_unloading_ends_what_it_is_at(encoder: Path) -> None:
+    async def run() -> None:
+        bench = Bench(None, encoder)
+        embedding = bench.embed()
+        await until(lambda: bench.encoders._place.encoder)
+        assert await bench.encoders.unload("encoder")
+        assert bench.host.held == 0
+        assert await code(embedding) == "request.cancelled"
+        await bench.embeds()
+
+    test(run)
+
+
+def test_a_load_that_fails_leaves_its_room(
+    encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: ManyHost, json_text: str) -> Any:
+        raise OctavoError("tokenizer.unsupported")
+
+    async def run() -> None:
+        bench = Bench(max(map(size, NAMES)), encoder)
+        await bench.load(ONE)
+        with monkeypatch.context() as patch:
+            patch.setattr(ManyHost, "open_tokenizer", broken)
+            assert await code(bench.embed()) == "tokenizer.unsupported"
+        bench.check()
+        await bench.right(ONE)
+        await bench.load(TWO)
+        await bench.embeds()
+
+    test(run)
+
+
 class LostError(Exception):
     """As it comes from JavaScript."""
 
