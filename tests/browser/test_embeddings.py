@@ -47,6 +47,30 @@ def encoder(root: Path, work: Path) -> None:
     convert_graph(work / "encoder.onnx", root / "models")
 
 
+# The encoder is asked for while a model is loaded, in a budget that has not room for both.
+TOGETHER = """async ({ input }) => {
+  const alone = (await octavo.status()).encoder.memory_bytes;
+  await octavo.unload();
+  const load = (memory_bytes) => octavo.load(
+    { model: 'models/tiny/manifest.json', device: 'cpu', context: 64, memory_bytes });
+  const { memory_bytes } = await load();
+  await octavo.unload();
+  const ask = () => octavo.embeddings.create(
+    { model: 'models/encoder/manifest.json', device: 'cpu', input });
+  const [{ kept }, { data }] = await Promise.all([load(memory_bytes + alone - 1), ask()]);
+  const { models, encoder } = await octavo.status();
+  const wrong = await octavo.load({ model: 'models/tiny/manifest.json', memory_bytes: 9 })
+    .catch((error) => error.code);
+  const { message } = await octavo.chat.completions.create(
+    { messages: [{ role: 'user', content: 'Hi' }], max_tokens: 3 }).then(({ choices }) => choices[0]);
+  const after = await octavo.status();
+  return {
+    kept, data, wrong, text: typeof message.content, encoder: Boolean(encoder),
+    resident: models[0].resident, now: after.models[0].resident, gone: !after.encoder,
+  };
+}"""
+
+
 class PageHost(FolderHost):
     """Has the GPU of a page, which it takes for a ``real`` one."""
 
@@ -159,6 +183,13 @@ def test_embeddings_on_both_devices(tmp_path: Path, gpu_chromium: Any) -> None:
             assert result["failure"] == "request.invalid"
             found = [entry["embedding"] for entry in result["answer"]["data"]]
             np.testing.assert_allclose(found, wanted, atol=1e-3)
+        result = page.evaluate(TOGETHER, {"input": TEXTS})
+        found = [entry["embedding"] for entry in result.pop("data")]
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+        assert result == {
+            **{"kept": True, "wrong": "memory.budget", "text": "string", "encoder": True},
+            **{"resident": False, "now": True, "gone": True},
+        }
     finally:
         context.close()
         server.close()
