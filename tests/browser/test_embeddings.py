@@ -61,11 +61,11 @@ TOGETHER = """async ({ input }) => {
   const { models, encoder } = await octavo.status();
   const wrong = await octavo.load({ model: 'models/tiny/manifest.json', memory_bytes: 9 })
     .catch((error) => error.code);
-  const { message } = await octavo.chat.completions.create(
-    { messages: [{ role: 'user', content: 'Hi' }], max_tokens: 3 }).then(({ choices }) => choices[0]);
+  const { choices } = await octavo.chat.completions.create(
+    { messages: [{ role: 'user', content: 'Hi' }], max_tokens: 3 });
   const after = await octavo.status();
   return {
-    kept, data, wrong, text: typeof message.content, encoder: Boolean(encoder),
+    kept, data, wrong, text: typeof choices[0].message.content, encoder: Boolean(encoder),
     resident: models[0].resident, now: after.models[0].resident, gone: !after.encoder,
   };
 }"""
@@ -187,8 +187,13 @@ def test_embeddings_on_both_devices(tmp_path: Path, gpu_chromium: Any) -> None:
         found = [entry["embedding"] for entry in result.pop("data")]
         np.testing.assert_allclose(found, wanted, atol=1e-3)
         assert result == {
-            **{"kept": True, "wrong": "memory.budget", "text": "string", "encoder": True},
-            **{"resident": False, "now": True, "gone": True},
+            "kept": True,
+            "wrong": "memory.budget",
+            "text": "string",
+            "encoder": True,
+            "resident": False,
+            "now": True,
+            "gone": True,
         }
     finally:
         context.close()

@@ -306,9 +306,7 @@ def test_unloading_ends_what_it_is_at(encoder: Path) -> None:
     test(run)
 
 
-def test_a_load_that_fails_leaves_its_room(
-    encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_that_fails_leaves_its_room(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(self: ManyHost, json_text: str) -> Any:
         raise OctavoError("tokenizer.unsupported")
 
