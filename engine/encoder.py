@@ -118,6 +118,7 @@ async def load_encoder(
         sizes = encoder.manifest.shard_sizes
         await room.take(max(device.needs(weights, (), sizes), least))
         await device.allocate(weights)
+        device.begin_upload(encoder.manifest.shard_sizes)
         tokenizer = await host.open_tokenizer(unframed(encoder.tokenizer))
         manifest = encoder.manifest
         index = constants_index(encoder.graph, manifest.size)

@@ -218,6 +218,7 @@ async def load(
         for rope, factors in ropes.items():
             if not factors:
                 device.write(kv.rope(rope.name), rope.table(context))
+        device.begin_upload(manifest.shard_sizes)
         # In this order, as each begins with work for this thread; then all three mostly wait.
         _, encoder, _ = await _together(
             device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),
