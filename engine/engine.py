@@ -21,8 +21,8 @@ from engine.reasoning import Reasoning
 from engine.recovery import News
 from engine.request import Request, T, Work
 from engine.resident import Models, Ready, Slot
+from engine.room import Memory
 from engine.session import NoRoomError, Session
-from engine.turns import Signal
 from engine.unfinished import Unfinished
 
 State = Literal["empty", "loading", "ready", "generating"]
@@ -35,7 +35,8 @@ class Engine:
         self, host: Host, tell: Callable[[int, News], None] = lambda key, news: None
     ) -> None:
         self._host = host
-        self._models = Models(host, self._rehearse, self._tell)
+        self.memory = Memory()
+        self._models = Models(host, self.memory, self._rehearse, self._tell)
         self._tell_asker = tell  # by the key of a request
         self._loading: asyncio.Task[LoadedModel] | None = None
         self._loading_name = ""
@@ -45,7 +46,6 @@ class Engine:
         self._changing = asyncio.Lock()
         self._requests: list[Request] = []
         self._unfinished: Unfinished[Slot, Prompt] = Unfinished()
-        self._ended = Signal()  # an answer or a load, or it is to stop
 
     @property
     def state(self) -> State:
@@ -76,7 +76,7 @@ class Engine:
         finally:
             if self._loading is task:
                 self._loading = None
-            self._ended.fire()
+            self.memory.ended.fire()
 
     async def _replace(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
         async with self._changing:
@@ -281,7 +281,7 @@ class Engine:
         table, ends = ready.model.token_bytes, ready.model.special.eos
         opening = self._host.open_grammar(schema, run.config.strict, table, ends)
         closing = (lambda: request.stopping), (lambda late: late.close())
-        grammar = await self._ended.result(opening, *closing)
+        grammar = await self.memory.ended.result(opening, *closing)
         if grammar:
             await run.obey(grammar)
         return grammar is not None
@@ -297,14 +297,15 @@ class Engine:
         return True
 
     async def _wait_for_room(self, request: Request) -> None:
-        """Until another answer ends, or a load, or this one is stopped; its model may be swapped
-        out meanwhile. NoRoomError if no other has room."""
-        if not self._loading and all(r.waiting for r in self._requests if r is not request):
+        """Until another answer ends, or a load, or embeddings, or this one is stopped; its model
+        may be swapped out meanwhile. NoRoomError if no other has room."""
+        alone = all(r.waiting for r in self._requests if r is not request)
+        if alone and not self._loading and not self.memory.is_used(but=list(self._models)):
             raise NoRoomError
         request.waiting = True
         self._leave(request)
         try:
-            await self._ended.wait()
+            await self.memory.ended.wait()
         finally:
             request.waiting = False
 
@@ -361,12 +362,12 @@ class Engine:
     def _leave(self, request: Request) -> None:
         if request.ready:
             request.ready = None
-            self._models.leave(request.slot)
+            self.memory.leave(request.slot)
 
     def _end(self, request: Request) -> None:
         self._leave(request)
         self._requests.remove(request)
-        self._ended.fire()
+        self.memory.ended.fire()
 
     def stop(self, key: int | None = None) -> bool:
         """Stop the answer with this key, or without one a load or all answers; returns whether
@@ -383,8 +384,8 @@ class Engine:
     def _tell_to_stop(self, requests: Iterable[Request]) -> None:
         for request in requests:
             request.stopping = True
-        self._ended.fire()
-        self._models.changed.fire()
+        self.memory.ended.fire()
+        self.memory.changed.fire()
 
     async def reset(self) -> None:
         """Stop, and forget all conversations; a load under way goes on, it has none yet."""
@@ -415,7 +416,7 @@ class Engine:
         meant = [request for request in self._requests if request.slot in slots]
         self._tell_to_stop(meant)
         while any(request in self._requests for request in meant):
-            await self._ended.wait()
+            await self.memory.ended.wait()
 
     async def _free(self, slots: list[Slot]) -> None:
         await self._stopped(slots)
@@ -437,13 +438,13 @@ class Engine:
             return status
         status |= current.describe() | {"answers": len(self._requests)}
         status["models"] = [slot.summarize() for slot in self._models]
-        if self._models.budget is not None:
-            status["budget_bytes"] = self._models.budget
+        if self.memory.budget is not None:
+            status["budget_bytes"] = self.memory.budget
         if current.ready:
             model = current.ready.model
             runs = [r.run for r in self._requests if r.run and r.slot is current]
             sequences = [(run.session.blocks, run.session.num_cached) for run in runs]
             status["kv"] = describe_pool(
-                model.pool, sequences, model.block_bytes, model.kv.max_blocks
+                model.pool, sequences, model.block_bytes, model.kv.max_blocks, model.kv.precision
             )
         return status

@@ -25,6 +25,7 @@
  *     await conversation.send("Name an animal.");
  *     const other = conversation.fork();
  *     await Promise.all([conversation.send("Where does it live?"), other.send("What does it eat?")]);
+ *
  * `octavo.embeddings.create({ model, input })` takes the address of an encoder that `convert` has
  * made of an ONNX file.
  */
@@ -72,8 +73,9 @@ export { Conversation, OctavoError };
  * @property {"f16" | "q8"} [kv_precision] of what the KV cache holds: halves if absent, or bytes with
  *   scales, about half the memory
  * @property {boolean} [tune] measure kernel variants: all (true), none (false), new ones (absent)
- * @property {number} [memory_bytes] on the device that all loaded models may take together: those
- *   that are there stay, or are swapped out until they are used. If absent, they are replaced
+ * @property {number} [memory_bytes] on the device that all loaded models, and an encoder, may take
+ *   together: those that are there stay, or are swapped out until they are used. If absent, models
+ *   are replaced
  *
  * @typedef {object} EmbeddingOptions
  * @property {string} model address of an encoder's manifest; it is loaded when it is first asked
