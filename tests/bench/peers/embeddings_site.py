@@ -67,7 +67,7 @@ def main() -> None:
 
 def _kernels(folder: Path, graph: Graph) -> None:
     """The plans of a large GPU for embeddings_kernels.mjs, with all variants of their products."""
-    traits = Traits("webgpu", subgroup=32)
+    traits = Traits("webgpu", subgroup=32, workgroup_bytes=32768)
     plans: list[Plan] = []
     made = [
         record(graph, {BATCH: b.batch, SEQUENCE: b.length}, traits, b.name)
