@@ -26,7 +26,7 @@ LAYERS = [
     ["cases"],
     ["scheduler"],
     ["session", "turns", "sampling", "grammar", "economy"],
-    ["prompt", "kv"],
+    ["prompt", "kv", "detokenizer"],
     ["chat", "reasoning"],
     ["sandbox"],
     ["stops", "templates", "embedding"],
