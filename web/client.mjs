@@ -36,7 +36,7 @@ import { OctavoError } from "./error.mjs";
 import { absolute, addressOf, chatFields, plainMessage, textFields, withKey } from "./options.mjs";
 import { CHAT, TEXT } from "./shapes.mjs";
 import { Arrivals, Stream } from "./stream.mjs";
-import { nothingGenerated } from "./worker/protocol.mjs";
+import { nothingGenerated } from "./worker/replies.mjs";
 import { VERSION } from "./worker/version.mjs";
 
 export { Conversation, OctavoError };

@@ -8,7 +8,7 @@
 
 import { OctavoError } from "./error.mjs";
 import { SharedLink } from "./shared.mjs";
-import { NO_ID, nothingGenerated } from "./worker/protocol.mjs";
+import { NO_ID, nothingGenerated } from "./worker/replies.mjs";
 
 /**
  * @typedef {import("../worker/protocol.mjs").Reply} Reply

@@ -10,7 +10,7 @@
  */
 
 import { Member } from "./member.mjs";
-import { NO_ID, errorReply, nothingGenerated, refusalOf, resultReply } from "./protocol.mjs";
+import { NO_ID, errorReply, nothingGenerated, refusalOf, resultReply } from "./replies.mjs";
 import { Routes } from "./routes.mjs";
 import { likenessOf } from "./sharing.mjs";
 
