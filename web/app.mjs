@@ -7,6 +7,7 @@ import { Conversations } from "./conversations.mjs";
 import { TokenCount } from "./count.mjs";
 import { loadLocale, number, t } from "./locale.mjs";
 import { ModelsDialog, rememberChoice, rememberedChoice } from "./models.mjs";
+import * as notices from "./notices.mjs";
 import { installOffline, keepStorage } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
 import { Records } from "./records.mjs";
@@ -31,7 +32,6 @@ const prompt = /** @type {HTMLTextAreaElement} */ (byTestId("prompt"));
 const send = /** @type {HTMLButtonElement} */ (byTestId("send"));
 const stop = byTestId("stop");
 const status = byTestId("status");
-const errorArea = byTestId("error");
 const settings = new Settings();
 
 const octavo = new Octavo({ ...settings.addressLoad, share: "site" });
@@ -48,7 +48,7 @@ const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("
   setState,
   showStats: (news) => stats.show(news),
   showError,
-  hideError: () => (errorArea.hidden = true),
+  hideError: notices.hideError,
   giveBack,
   records,
   opened: () => {
@@ -132,11 +132,11 @@ function connect() {
     prompt.focus();
   });
   byId("dismiss").addEventListener("click", () => {
-    errorArea.hidden = true;
+    notices.hideError();
     focusPrompt();
   });
   byId("notice-dismiss").addEventListener("click", () => {
-    byId("notice-area").hidden = true;
+    notices.hideNotice();
     focusPrompt();
   });
   byId("retry").addEventListener("click", load);
@@ -230,7 +230,7 @@ function load() {
 }
 
 async function loadChoice() {
-  errorArea.hidden = true;
+  notices.hideError();
   talk.forgetUnfinished();
   progress.start();
   announce(t("progress"));
@@ -254,7 +254,7 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
   byId("model").textContent = model.name;
   byId("model").ariaLabel = t("model_open", { name: model.name });
   showDevice(device);
-  if (not_kept) showNotice(not_kept);
+  if (not_kept) notices.showNotice(not_kept);
   if (kept) keepStorage();
   stats.show({ memory_bytes, context: model.context || undefined });
   settings.recommended = model.sampling;
@@ -270,27 +270,12 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
 function showRecovery({ state: step, device, error }) {
   if (step === "ready" && device) return showDevice(device);
   if (step === "failed") {
-    showNotice("");
+    notices.showNotice("");
     setState("error");
     return showError(new OctavoError(error?.code ?? "internal", error?.message ?? "", error?.hint), true);
   }
   if (step === "moved") talk.forgetUnfinished();
-  showNotice(t(`recovery_${step}`), step);
-}
-
-/**
- * A line above the prompt box, for as long as it holds or until it is dismissed.
- *
- * @param {string} text nothing for none
- * @param {string} [recovery] step of a recovery that it tells of
- */
-function showNotice(text, recovery) {
-  const notice = byId("notice");
-  notice.textContent = text;
-  byId("notice-area").hidden = !text;
-  if (recovery) notice.dataset.recovery = recovery;
-  else delete notice.dataset.recovery;
-  if (text) announce(text);
+  notices.showNotice(t(`recovery_${step}`), step);
 }
 
 /** @param {LoadResult["device"]} device */
@@ -302,7 +287,7 @@ function showDevice(device) {
   badge.title = device.name;
   badge.dataset.kind = kind;
   badge.hidden = false;
-  showNotice(kind === "cpu" || kind === "remote" ? (device.reason ?? "") : "");
+  notices.showNotice(kind === "cpu" || kind === "remote" ? (device.reason ?? "") : "");
 }
 
 /** Sends what the prompt box holds, or once the model is ready. */
@@ -331,7 +316,7 @@ async function submit() {
  * @param {import("./attached.mjs").Attachment[]} files
  */
 async function passagesFor(text, files) {
-  errorArea.hidden = true;
+  notices.hideError();
   setState("searching");
   progress.start();
   const found = searching.filesFor(text, files, (event) => progress.show(event)).catch((error) => {
@@ -413,7 +398,7 @@ function removed(id) {
  * @param {() => unknown} end
  */
 async function leave(end) {
-  errorArea.hidden = true;
+  notices.hideError();
   searching.stop();
   focusPrompt();
   update();
@@ -432,16 +417,5 @@ async function leave(end) {
  * @param {boolean} [canRetry]
  */
 function showError(error, canRetry = false) {
-  const { code, message, hint } = error instanceof OctavoError
-    ? error
-    : { code: "internal", message: String(error), hint: "" };
-  records.fail(code);
-  errorArea.dataset.code = code;
-  byId("error-message").textContent = message;
-  byId("error-hint").textContent = hint;
-  byId("error-hint").hidden = !hint;
-  byId("error-code").textContent = code;
-  byId("retry").hidden = !canRetry;
-  byId("unkept").hidden = code !== "shard.quota";
-  errorArea.hidden = false;
+  records.fail(notices.showError(error, canRetry));
 }
