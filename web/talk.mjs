@@ -6,6 +6,7 @@ import { Branches, newId } from "./branches.mjs";
 import { OctavoError } from "./client.mjs";
 import { t } from "./locale.mjs";
 import { MAX_TITLE } from "./exchange.mjs";
+import { receive } from "./receiving.mjs";
 import { Transcript } from "./transcript.mjs";
 
 /**
@@ -28,8 +29,6 @@ import { Transcript } from "./transcript.mjs";
  */
 
 const OPEN_KEY = "octavo-conversation"; // of this tab
-const STATS_INTERVAL_MS = 250;
-const KEEP_INTERVAL_MS = 2000; // of an answer that grows: a tab may be closed at any time
 const AGAIN_TEMPERATURE = 0.7; // the likeliest answer again would be the same one
 const SEEDS = 2 ** 32;
 const LOST = ["internal", "gpu.lost", "engine.not_loaded"];
@@ -314,44 +313,14 @@ export class Talk {
    * @param {From} from
    * @returns {Promise<Chunk>} the last chunk
    */
-  async #stream(answer, reply, from) {
+  #stream(answer, reply, from) {
     const request = { ...this.#sampling(answer), ...from, stream: /** @type {const} */ (true) };
-    const sent = performance.now();
     const record = this.#host.records.begin();
-    const thought = answer.thought_ms ?? 0;
-    let [first, shown, kept, thinks] = [0, 0, sent, 0];
-    answer.finish = "cancelled"; // until it has ended otherwise
-    /** @type {Chunk | undefined} */
-    let last;
-    for await (const chunk of this.#octavo.chat.completions.create(request)) {
-      last = chunk;
-      const now = performance.now();
-      const { content, reasoning_content } = chunk.choices[0].delta;
-      if (content) {
-        reply.append(content, answer.thought_ms);
-        answer.content = reply.text;
-      }
-      if (reasoning_content) {
-        thinks ||= sent;
-        answer.thought_ms = thought + now - thinks;
-        answer.reasoning = (answer.reasoning ?? "") + reasoning_content;
-        reply.think(reasoning_content);
-      }
-      const { num_tokens } = chunk.octavo;
-      record.count(num_tokens);
-      if (num_tokens) first ||= now;
-      if (first && now - Math.max(first, shown) > STATS_INTERVAL_MS) {
-        shown = now;
-        const tokens_per_s = ((num_tokens - 1) / (now - first)) * 1000;
-        this.#host.showStats({ ttft_ms: first - sent, tokens_per_s });
-      }
-      if (now - kept > KEEP_INTERVAL_MS) {
-        kept = now;
-        this.#keep(this.#store.write(answer));
-      }
-    }
-    if (last) record.end(last);
-    return /** @type {Chunk} */ (last);
+    const sent = performance.now();
+    const chunks = this.#octavo.chat.completions.create(request);
+    const { showStats } = this.#host;
+    const keep = () => this.#keep(this.#store.write(answer));
+    return receive(chunks, sent, answer, reply, { showStats, record, keep });
   }
 
   /**
