@@ -30,12 +30,12 @@
  * made of an ONNX file.
  */
 
+import { complete, stream } from "./completions.mjs";
 import { Connection } from "./connection.mjs";
 import { Conversation } from "./conversation.mjs";
 import { OctavoError } from "./error.mjs";
 import { absolute, addressOf, chatFields, plainMessage, textFields, withKey } from "./options.mjs";
 import { CHAT, TEXT } from "./shapes.mjs";
-import { Arrivals, Stream } from "./stream.mjs";
 import { nothingGenerated } from "./worker/replies.mjs";
 import { VERSION } from "./worker/version.mjs";
 
@@ -44,10 +44,10 @@ export * from "./types.mjs";
 
 /**
  * @import {
- *   CompletionUsage, Create, CreateText, Delta, EmbeddingOptions, Embeddings, FinishReason,
- *   GenerateResult, InspectOptions, Inspection, LoadOptions, LoadResult, MeasureSizes,
- *   Measurement, ModelList, Progress, Status, TokenUsage
+ *   Create, CreateText, Delta, EmbeddingOptions, Embeddings, GenerateResult, InspectOptions,
+ *   Inspection, LoadOptions, LoadResult, MeasureSizes, Measurement, ModelList, Progress, Status
  * } from "./types.mjs"
+ * @import { Generate, Options } from "./completions.mjs"
  * @typedef {import("./shapes.mjs").Shape} Shape
  */
 
@@ -344,87 +344,10 @@ export class Octavo extends EventTarget {
   #create(options, fieldsOf, shape, follow = (result) => result) {
     /** @type {Generate} */
     const generate = (asked, onDelta) => follow(this.#generate(asked, fieldsOf, onDelta));
+    const nameOf = () => this.#nameOf(options);
     return options.stream
-      ? this.#stream(options, generate, shape)
-      : this.#complete(options, generate, shape);
-  }
-
-  /**
-   * @param {Options} options
-   * @param {Generate} generate
-   * @param {Shape} shape
-   */
-  async #complete(options, generate, shape) {
-    const head = headOf(shape);
-    const result = await generate(options);
-    const { ids, finish_reason, usage, timing, handle, code } = result;
-    return {
-      ...head,
-      object: shape.object,
-      model: this.#nameOf(options),
-      choices: [{ index: 0, ...shape.whole(result), finish_reason }],
-      usage: withTotal(usage),
-      octavo: { ids, timing, handle, code },
-    };
-  }
-
-  /**
-   * A promise of the stream that is itself the stream, so that `await` is optional.
-   *
-   * @param {Options} options
-   * @param {Generate} generate
-   * @param {Shape} shape
-   */
-  #stream(options, generate, shape) {
-    const abort = new AbortController();
-    const signal = options.signal ? AbortSignal.any([options.signal, abort.signal]) : abort.signal;
-    const arrivals = new Arrivals();
-    const push = (/** @type {Delta} */ delta) => arrivals.push(delta);
-    // sent now, not when the loop begins: a stop() after this line must find it
-    arrivals.follow(generate({ ...options, signal }, push));
-    const chunks = this.#chunks(options, arrivals, abort, shape);
-    return Object.assign(Promise.resolve(new Stream(chunks, abort)), {
-      [Symbol.asyncIterator]: () => chunks,
-    });
-  }
-
-  /**
-   * @param {Options} options
-   * @param {Arrivals} arrivals
-   * @param {AbortController} abort
-   * @param {Shape} shape
-   */
-  async *#chunks(options, arrivals, abort, shape) {
-    const head = headOf(shape);
-    let num_tokens = 0;
-
-    const chunk = (
-      /** @type {object} */ choice,
-      /** @type {FinishReason | null} */ finish_reason = null,
-    ) => ({
-      ...head,
-      object: shape.chunk,
-      model: this.#nameOf(options),
-      choices: [{ index: 0, ...choice, finish_reason }],
-      octavo: { num_tokens },
-    });
-    try {
-      for (const choice of shape.opening) yield chunk(choice);
-      for (let delta = await arrivals.next(); delta; delta = await arrivals.next()) {
-        num_tokens = delta.num_tokens;
-        yield chunk(shape.part(delta));
-      }
-      const result = await arrivals.result;
-      const { ids, timing, usage, finish_reason, handle, code } = result;
-      num_tokens = ids.length;
-      const last = chunk(shape.last(result), finish_reason);
-      const octavo = { num_tokens, ids, timing, handle, code };
-      yield { ...last, usage: withTotal(usage), octavo };
-    } finally {
-      // reached early when the caller leaves the loop: the engine must be free afterwards
-      abort.abort();
-      await arrivals.result.catch(() => {});
-    }
+      ? stream(options, generate, shape, nameOf)
+      : complete(options, generate, shape, nameOf);
   }
 
   /** @param {Options} options */
@@ -490,11 +413,6 @@ export class Octavo extends EventTarget {
 }
 
 /**
- * @typedef {{model?: string, stream?: boolean, signal?: AbortSignal}} Options what all have
- * @typedef {(options: Options, onDelta?: (delta: Delta) => void) => Promise<GenerateResult>} Generate
- */
-
-/**
  * Until all of these loads have ended; rejects if no one of them succeeded.
  *
  * @param {Iterable<Promise<LoadResult>>} loads
@@ -508,22 +426,6 @@ async function oneLoaded(loads) {
 /** @param {AbortSignal} signal */
 function aborted(signal) {
   return new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
-}
-
-/** @param {Shape} shape */
-function headOf({ prefix }) {
-  return {
-    id: `${prefix}-${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`,
-    created: Math.floor(Date.now() / 1000),
-  };
-}
-
-/**
- * @param {TokenUsage} usage
- * @returns {CompletionUsage}
- */
-function withTotal(usage) {
-  return { ...usage, total_tokens: usage.prompt_tokens + usage.completion_tokens };
 }
 
 /** Numbers of base64. @param {string} base64 of 32-bit floats */

@@ -1,7 +1,7 @@
 /** Types of the JavaScript API: what the methods of client.mjs take and give. */
 
 /**
- * @import { Stream } from "./stream.mjs"
+ * @import { Stream } from "./completions.mjs"
  * @typedef {import("./shapes.mjs").TextLogprobs} TextLogprobs
  * @typedef {import("../worker/protocol.mjs").LoadResult} LoadResult
  * @typedef {import("../worker/protocol.mjs").GenerateResult} GenerateResult
