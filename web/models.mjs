@@ -3,6 +3,7 @@
 import { byId, element } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
 import { hasOffline, keepOffline, removeOffline } from "./offline.mjs";
+import { remember, remembered } from "./remembered.mjs";
 
 /**
  * @typedef {import("./client.mjs").Octavo} Octavo
@@ -14,20 +15,12 @@ const MODEL_KEY = "octavo-model";
 
 /** @returns {Choice} what was chosen on the last visit */
 export function rememberedChoice() {
-  try {
-    return { model: localStorage.getItem(MODEL_KEY) || undefined };
-  } catch {
-    return {}; // storage is blocked
-  }
+  return { model: remembered("localStorage", MODEL_KEY) || undefined };
 }
 
 /** @param {string} model to be loaded on later visits */
 export function rememberChoice(model) {
-  try {
-    localStorage.setItem(MODEL_KEY, model);
-  } catch {
-    // storage is blocked
-  }
+  remember("localStorage", MODEL_KEY, model);
 }
 
 export class ModelsDialog {

@@ -7,6 +7,7 @@ import { OctavoError } from "./client.mjs";
 import { t } from "./locale.mjs";
 import { MAX_TITLE } from "./exchange.mjs";
 import { receive } from "./receiving.mjs";
+import { remember, remembered } from "./remembered.mjs";
 import { Transcript } from "./transcript.mjs";
 
 /**
@@ -135,7 +136,7 @@ export class Talk {
 
   /** Opens the conversation that this tab had open, if it is still there. */
   async resume() {
-    const id = remembered();
+    const id = remembered("sessionStorage", OPEN_KEY);
     if (id) await this.open(id);
   }
 
@@ -189,12 +190,7 @@ export class Talk {
   }
 
   #remember() {
-    try {
-      if (this.id) sessionStorage.setItem(OPEN_KEY, this.id);
-      else sessionStorage.removeItem(OPEN_KEY);
-    } catch {
-      // storage is blocked
-    }
+    remember("sessionStorage", OPEN_KEY, this.id);
   }
 
   /** @param {() => Promise<void>} answer */
@@ -431,14 +427,6 @@ function startOpen() {
  */
 function announceEnd(text, finish) {
   announce([beginning(text), finish && t(`finish_${finish}`)].filter(Boolean).join(" "));
-}
-
-function remembered() {
-  try {
-    return sessionStorage.getItem(OPEN_KEY);
-  } catch {
-    return null; // storage is blocked
-  }
 }
 
 /** @param {Message} answer */
