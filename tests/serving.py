@@ -12,10 +12,9 @@ import uvicorn
 from engine.host import serve
 from engine.host.access import Access
 from engine.host.api import Api
-from tests.conftest import ROOT
 from tests.native import NativeHost
+from tests.tiny import TINY
 
-TINY = ROOT / "tests/golden/tiny.gguf"
 FOREVER = 60  # seconds: nothing here takes that long
 
 

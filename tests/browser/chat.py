@@ -10,6 +10,8 @@ from tests.conftest import StaticServer
 
 LOAD_MS = 120_000
 ANSWER_MS = 240_000
+# The query of a page with the tiny model, as every computer has it.
+TINY_ON_CPU = "model=models/tiny/manifest.json&device=cpu&context=512"
 
 
 class Chat:

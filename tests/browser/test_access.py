@@ -17,8 +17,8 @@ from tests.browser import make_icons
 from tests.browser.chat import Chat
 from tests.browser.origin import Origin
 from tests.browser.states import HEIGHT, STATES, walk
-from tests.browser.test_sources import TINY
 from tests.conftest import BROWSER_FLAGS, ROOT, StaticServer
+from tests.tiny import TINY
 
 pytestmark = pytest.mark.browser
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
@@ -117,7 +117,7 @@ def look(chat: Chat, touch: Any, seen: Seen, state: str, width: int) -> None:
 @pytest.fixture(scope="module")
 def seen(site: Path, plain_chromium: Any) -> Iterator[Seen]:
     server = StaticServer(site)
-    origin = Origin({"some.gguf": TINY + bytes(60_000_000)}, bytes_per_s=2e6)
+    origin = Origin({"some.gguf": TINY.read_bytes() + bytes(60_000_000)}, bytes_per_s=2e6)
     context = plain_chromium.new_context(locale="en-US", service_workers="block")
     page = context.new_page()
     session = context.new_cdp_session(page)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.chat import TINY_ON_CPU, Chat
 from tests.browser.conftest import link_site
 from tests.browser.test_access import AXE, OUTSIDE, RUN_AXE
 from tests.browser.test_attachments import choose, until_chips
@@ -45,7 +45,7 @@ def chat(tmp_path: Path, plain_chromium: Any) -> Iterator[Chat]:
     (root / "models.json").write_text(json.dumps(named))
     server = StaticServer(root)
     context = plain_chromium.new_context(service_workers="block")
-    query = "model=models/tiny/manifest.json&device=cpu&context=512&max_tokens=4"
+    query = f"{TINY_ON_CPU}&max_tokens=4"
     chat = Chat(context.new_page(), server, f"{server.url}/?{query}")
     problems: list[str] = []
     chat.page.on("pageerror", lambda error: problems.append(str(error)))

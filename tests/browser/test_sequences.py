@@ -20,9 +20,9 @@ from engine.config import GenerateConfig, LoadConfig
 from engine.engine import Engine
 from engine.ops.sample import gumbel
 from tests.browser.chat import Chat
-from tests.conftest import ROOT
 from tests.kernels.test_model import CONTEXT, tiny_case
 from tests.native import NativeHost
+from tests.tiny import TINY
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 TEMPERATURE = 0.9
@@ -32,7 +32,6 @@ MOST = 4 * LONGEST  # of an answer and its continuations
 SEQUENCES = 50
 LOADS_EVERY = 7  # sequences: a load takes as long as some answers
 SEED = int(os.environ.get("OCTAVO_SEED", "20261129"))
-TINY = ROOT / "tests/golden/tiny.gguf"
 QUERY = (
     "model=models/tiny/manifest.json&device=gpu&activations=f32"
     f"&context={CONTEXT}&kv_tokens={2 * CONTEXT}"

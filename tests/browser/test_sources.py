@@ -18,20 +18,17 @@ from tests.browser.conftest import link_site
 from tests.browser.origin import Origin
 from tests.conftest import BROWSER_FLAGS, ROOT, StaticServer
 from tests.splitting import split
+from tests.tiny import SHIP, TINY
 
 pytestmark = pytest.mark.browser
-TINY_FILE = ROOT / "tests/golden/tiny.gguf"
-TINY = TINY_FILE.read_bytes()
+DATA = TINY.read_bytes()
 SHARD = 16 << 20
 # Three shards; what follows a file's tensors is nobody's.
-LARGE = TINY + random.Random(0).randbytes(2 * SHARD)
-PROMPT: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
-    "prompts"
-][0]
-IDS = PROMPT["ids"][:9]
+LARGE = DATA + random.Random(0).randbytes(2 * SHARD)
+IDS = SHIP["ids"][:9]
 NONE = "model=none/manifest.json&device=cpu&context=512"  # the page itself loads nothing
 Serve = Callable[..., Origin]
-FILES = {"large.gguf": LARGE, "tiny.gguf": TINY}
+FILES = {"large.gguf": LARGE, "tiny.gguf": DATA}
 Open = Callable[..., Chat]
 
 
@@ -58,7 +55,7 @@ def load(chat: Chat, model: str, **options: Any) -> str:
 
 
 def answers(chat: Chat) -> None:
-    assert chat.complete(PROMPT["messages"], max_tokens=len(IDS))["octavo"]["ids"] == IDS
+    assert chat.complete(SHIP["messages"], max_tokens=len(IDS))["octavo"]["ids"] == IDS
 
 
 def listed(chat: Chat) -> list[dict[str, Any]]:
@@ -239,7 +236,7 @@ def test_the_hash_of_a_whole_file(
 ) -> None:
     origin = serve(FILES)
     site = link_site(tmp_path / "root")
-    sha256 = hashlib.sha256(LARGE if right else TINY).hexdigest()
+    sha256 = hashlib.sha256(LARGE if right else DATA).hexdigest()
     entry = {"id": "large", "name": "L", "address": f"{origin.url}/large.gguf", "sha256": sha256}
     (site / "models.json").unlink()
     (site / "models.json").write_text(json.dumps({"default": "large", "models": [entry]}))
@@ -262,7 +259,7 @@ def test_the_hash_of_a_whole_file(
 
 
 def test_a_split_model_at_addresses(chat: Chat, serve: Serve, tmp_path: Path) -> None:
-    parts = split(TINY_FILE, tmp_path)
+    parts = split(TINY, tmp_path)
     files = {part.name: part.read_bytes() for part in parts}
     origin = serve(files)
     assert load(chat, f"{origin.url}/{parts[2].name}") == "loaded"
@@ -315,14 +312,14 @@ def test_a_file_from_disk(chat: Chat, tmp_path: Path, keep: bool) -> None:
 
 
 def test_a_split_model_from_disk(chat: Chat, tmp_path: Path) -> None:
-    parts = split(TINY_FILE, tmp_path)
+    parts = split(TINY, tmp_path)
     pick(chat, parts[::-1])
     assert load_picked(chat) == "loaded"
     answers(chat)
     chat.page.evaluate("window.files.pop()")
     assert load_picked(chat) == "request.invalid"
     assert parts[0].name in chat.page.evaluate("window.why")
-    pick(chat, [TINY_FILE, TINY_FILE.with_name("tiny_untied.gguf")])
+    pick(chat, [TINY, TINY.with_name("tiny_untied.gguf")])
     assert load_picked(chat) == "request.invalid"
     assert "not of one model" in chat.page.evaluate("window.why")
     answers(chat)
@@ -423,7 +420,7 @@ def test_the_catalogue_is_listed_with_what_is_kept(chat: Chat) -> None:
     assert listing["storage"]["quota"] > 0
     assert load(chat, "models/tiny/manifest.json") == "loaded"
     [tiny] = listed(chat)
-    assert tiny["kept_bytes"] == len(TINY)
-    assert chat.page.evaluate("(id) => octavo.remove(id)", tiny["id"]) == {"bytes": len(TINY)}
+    assert tiny["kept_bytes"] == len(DATA)
+    assert chat.page.evaluate("(id) => octavo.remove(id)", tiny["id"]) == {"bytes": len(DATA)}
     assert listed(chat) == []
     answers(chat)

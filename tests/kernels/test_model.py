@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +17,11 @@ from engine.ops import KVLayout
 from engine.ops.state import SAMPLED, StepRecord, tokens_tensor
 from engine.plan import PlanBuilder, Tensor, Traits
 from engine.weights.gguf import read_header
-from tests.conftest import ROOT
 from tests.golden.make_tiny import MODELS
 from tests.kernels.cases import DEVICES
 from tests.kernels.harness import Case, Harness
+from tests.tiny import PROMPTS, TINY
 
-GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))
-TINY = ROOT / "tests/golden/tiny.gguf"
 NAMES = [*MODELS]
 CONTEXT = 128
 
@@ -158,7 +155,7 @@ def burst_case(traits: Traits, blocks: int) -> tuple[Case, list[int]]:
     replays should sample."""
     from engine import ops
 
-    prompt = next(p for p in GOLDEN["prompts"] if p["name"] == "one token")
+    prompt = next(p for p in PROMPTS if p["name"] == "one token")
     data = TINY.read_bytes()
     model = open_model(read_header(data, len(data)))
     kv = model.config.kv_layout(blocks, CONTEXT)

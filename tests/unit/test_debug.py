@@ -27,11 +27,10 @@ from engine.host.errors import HostError
 from engine.host.shards import About, cut_unpinned
 from engine.plan import Call, PlanBuilder, Tensor
 from engine.weights.quants import make_weight
-from tests.conftest import ROOT
 from tests.kernels.cases import DEVICES
 from tests.native import unchecked
+from tests.tiny import TINY
 
-TINY = ROOT / "tests/golden/tiny.gguf"
 ABOUT = About("tiny", "tiny", TINY.name, "", "")
 Spoil = Callable[[Mapping[str, Any]], None]
 

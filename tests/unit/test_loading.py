@@ -34,8 +34,7 @@ from tests.conftest import ROOT
 from tests.kernels.cases import HALVES, random_blocks
 from tests.kernels.harness import file_of, oracle, quantize
 from tests.native import NativeHost, unchecked
-
-TINY = ROOT / "tests/golden/tiny.gguf"
+from tests.tiny import TINY
 
 
 @pytest.mark.parametrize("name", QUANTS)

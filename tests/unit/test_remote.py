@@ -24,8 +24,9 @@ from engine.host.client import Client
 from engine.remote import Patience, Remote, RemoteAnswer, request_body
 from tests.native import NativeHost
 from tests.scripted import CHUNK, END, ScriptedServer, lines
-from tests.serving import TINY, ApiServer
-from tests.unit.test_api import ENDLESS, SHIP, until_idle
+from tests.serving import ApiServer
+from tests.tiny import SHIP, TINY
+from tests.unit.test_api import ENDLESS, until_idle
 
 Start = Callable[..., ScriptedServer]
 KEY = "sk-a-secret-of-the-tests"
