@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tests.browser.hosted import Hosted
@@ -87,3 +88,6 @@ class Chat:
         """The code in the error area, once it shows one."""
         self.page.wait_for_selector('[data-testid="error"][data-code]:not([hidden])')
         return str(self.hook("error").get_attribute("data-code"))
+
+
+Open = Callable[..., Chat]  # of a page, by its query: the fixture open_chat

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.browser.acting import choose, menu, put, saved, tab_to, texts, until_chips
 from tests.browser.chat import Chat
 from tests.browser.scripted_engine import open_scripted
-from tests.browser.test_keyboard import tab_to
-from tests.browser.test_page_conversations import menu, put, saved
-from tests.browser.test_page_messages import texts
 from tests.conftest import StaticServer
 
 pytestmark = pytest.mark.browser
@@ -43,22 +41,6 @@ def chat(site: Any, plain_chromium: Any) -> Iterator[Chat]:
     chat.page.context.close()
     server.close()
     assert not problems, "the page threw"
-
-
-def choose(chat: Chat, **files: bytes | str) -> None:
-    chosen = [
-        {
-            "name": name.replace("_", "."),
-            "mimeType": "",
-            "buffer": data if isinstance(data, bytes) else data.encode(),
-        }
-        for name, data in files.items()
-    ]
-    chat.page.set_input_files("[data-testid=attach-files]", chosen)
-
-
-def until_chips(chat: Chat, count: int) -> None:
-    chat.until(f"document.querySelectorAll('#attached [data-testid=chip]').length === {count}", 10)
 
 
 def kept(chat: Chat) -> list[str]:

@@ -5,32 +5,26 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.chat import TINY_ON_CPU, Chat
+from tests.browser.acting import answers
+from tests.browser.chat import TINY_ON_CPU, Chat, Open
 from tests.browser.conftest import cut, link_site
 from tests.conftest import BROWSER_FLAGS, ROOT, StaticServer
 from tests.tiny import RAIN, SHIP, TINY
 
 pytestmark = pytest.mark.browser
 OTHER_FILE = ROOT / "tests/golden/tiny_qwen2.gguf"
-Open = Callable[..., Chat]
 
 
 @pytest.fixture
 def tiny(open_chat: Open) -> Chat:
     return open_chat(TINY_ON_CPU).wait_for("ready")
-
-
-def answers(chat: Chat) -> None:
-    """The engine is free and right."""
-    answer = chat.complete(SHIP["messages"], max_tokens=9)
-    assert answer["octavo"]["ids"] == SHIP["ids"][:9]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

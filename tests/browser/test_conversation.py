@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from engine.answer import Answer
 from engine.config import GenerateConfig, LoadConfig
 from engine.engine import Engine
-from tests.browser.chat import Chat
+from tests.browser.chat import Chat, Open
 from tests.browser.conftest import cut, link_site
 from tests.conftest import StaticServer
 from tests.golden import make_tiny
@@ -32,7 +32,6 @@ ASK = """([messages, max_tokens]) => {
   octavo.chat.completions.create({messages, max_tokens})
     .then((answer) => { window.answered = answer; });
 }"""
-Open = Callable[..., Chat]
 
 
 @pytest.fixture(params=DEVICES)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.chat import Chat, Open
 from tests.tiny import SHIP
 
 pytestmark = pytest.mark.browser
@@ -28,7 +27,6 @@ FILL = """async ([messages, tokens]) => {
   const answer = await octavo.chat.completions.create({messages, max_tokens: tokens});
   return [before, answer.octavo.ids, await octavo.status()];
 }"""
-Open = Callable[..., Chat]
 
 
 def load(chat: Chat, **options: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.chat import TINY_ON_CPU
-from tests.browser.test_sources import DATA, NONE, Open, Serve
+from tests.browser.chat import TINY_ON_CPU, Open
+from tests.browser.sources import DATA, NONE, Serve
 from tests.tiny import TINY
 
 pytestmark = pytest.mark.browser

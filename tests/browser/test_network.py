@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.browser.acting import answers
 from tests.browser.conftest import cut
 from tests.browser.origin import Origin
-from tests.browser.test_sources import DATA, KEPT_HASH, Serve, answers, load
+from tests.browser.sources import DATA, KEPT_HASH, Serve, load
 from tests.conftest import StaticServer
 from tests.tiny import TINY
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browser.acting import menu, put, saved, texts
 from tests.browser.chat import Chat
-from tests.browser.test_page_messages import PACE, texts
+from tests.browser.pace import PACE
 
 pytestmark = pytest.mark.browser
 SEA, RAIN = "Where is the sea?", "And the rain?"
@@ -54,29 +54,6 @@ def js(value: object) -> str:
 
 def until_answers(chat: Chat, count: int) -> None:
     chat.until(f"document.querySelectorAll('[data-testid=answer]').length === {count}", 30)
-
-
-def menu(chat: Chat, title: str, entry: str) -> None:
-    item = chat.page.get_by_test_id("conversation").filter(has_text=title)
-    item.get_by_test_id("conversation-more").click()
-    chat.page.get_by_test_id("conversation-menu").get_by_test_id(entry).click()
-
-
-def saved(chat: Chat, action: Callable[[], None]) -> str:
-    """The text of the file that an action saves."""
-    with chat.page.expect_download() as download:
-        action()
-    return Path(download.value.path()).read_text(encoding="utf-8")
-
-
-def put(chat: Chat, data: object) -> str:
-    """Import a file; what the page says then."""
-    text = data if isinstance(data, str) else json.dumps(data)
-    file = {"name": "some.json", "mimeType": "application/json", "buffer": text.encode()}
-    chat.page.evaluate("document.querySelector('#side-note').hidden = true")
-    chat.page.set_input_files("[data-testid=import-file]", file)
-    chat.page.wait_for_selector("#side-note:not([hidden])")
-    return str(chat.hook("side-note").inner_text())
 
 
 def test_conversations_are_kept_found_and_named(tiny_chat: Chat) -> None:

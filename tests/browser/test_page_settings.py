@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from tests.browser.chat import Chat
-from tests.browser.test_page_messages import PACE
+from tests.browser.acting import settings
+from tests.browser.chat import Chat, Open
+from tests.browser.pace import PACE
 
 pytestmark = pytest.mark.browser
-Open = Callable[..., Chat]
 PAPER = "getComputedStyle(document.body).backgroundColor"
 FRAME = """[...document.querySelectorAll('meta[name=theme-color]')]
   .find(({media}) => matchMedia(media).matches).content"""
 DARK, LIGHT = "rgb(22, 21, 19)", "rgb(250, 248, 244)"
-
-
-def settings(chat: Chat, **values: Any) -> None:
-    """Fill in the dialog and save it."""
-    chat.hook("open-settings").click()
-    for name, value in values.items():
-        field = chat.hook(f"setting-{name.replace('_', '-')}")
-        if field.evaluate("(e) => e.tagName") == "SELECT":
-            field.select_option(value)
-        else:
-            field.fill(str(value))
-    chat.hook("settings-save").click()
 
 
 def is_open(chat: Chat) -> bool:

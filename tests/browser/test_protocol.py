@@ -4,11 +4,10 @@ good requests beside it their answers."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.chat import Chat, Open
 from tests.tiny import SHIP
 
 pytestmark = pytest.mark.browser
@@ -61,7 +60,6 @@ SETUP = """() => {
   };
   window.raw = {finals, ended, ask, junk, without, wrong, worker};
 }"""
-Open = Callable[..., Chat]
 
 
 @pytest.fixture

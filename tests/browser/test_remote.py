@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 
 from engine.host.access import Access
-from tests.browser.chat import TINY_ON_CPU, Chat
-from tests.browser.test_client import answers
-from tests.browser.test_page_settings import settings
+from tests.browser.acting import answers, settings
+from tests.browser.chat import TINY_ON_CPU, Chat, Open
 from tests.scripted import CHUNK, ScriptedServer, lines
 from tests.serving import ApiServer
 from tests.tiny import SHIP, TINY
 
 pytestmark = pytest.mark.browser
 KEY = "sk-a-secret-of-the-tests"
-Open = Callable[..., Chat]
 
 
 @pytest.fixture(scope="module")

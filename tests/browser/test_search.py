@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.browser.acting import choose, texts, until_chips
+from tests.browser.audit import AXE, OUTSIDE, RUN_AXE
 from tests.browser.chat import TINY_ON_CPU, Chat
 from tests.browser.conftest import link_site
-from tests.browser.test_access import AXE, OUTSIDE, RUN_AXE
-from tests.browser.test_attachments import choose, until_chips
 from tests.browser.test_embeddings import encoder
-from tests.browser.test_page_messages import texts
 from tests.conftest import StaticServer
 
 pytestmark = pytest.mark.browser

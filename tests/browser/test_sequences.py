@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -19,8 +19,8 @@ from engine.answer import Answer
 from engine.config import GenerateConfig, LoadConfig
 from engine.engine import Engine
 from engine.ops.sample import gumbel
-from tests.browser.chat import Chat
-from tests.kernels.test_model import CONTEXT, tiny_case
+from tests.browser.chat import Chat, Open
+from tests.kernels.model_cases import CONTEXT, tiny_case
 from tests.native import NativeHost
 from tests.tiny import TINY
 
@@ -38,7 +38,6 @@ QUERY = (
 )
 WORDS = ["sea", "ship", "你好", "🤖", "rain at the window", "Go on."]
 Messages = list[dict[str, str]]
-Open = Callable[..., Chat]
 
 # `start` asks without waiting and aborts after some tokens or milliseconds, or never.
 HELPERS = """() => {

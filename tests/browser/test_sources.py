@@ -7,29 +7,27 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.acting import answers
+from tests.browser.chat import Chat, Open
 from tests.browser.conftest import link_site
 from tests.browser.origin import Origin
+from tests.browser.sources import DATA, KEPT_HASH, NONE, Serve, load
 from tests.conftest import BROWSER_FLAGS, ROOT, StaticServer
 from tests.splitting import split
 from tests.tiny import SHIP, TINY
 
 pytestmark = pytest.mark.browser
-DATA = TINY.read_bytes()
 SHARD = 16 << 20
 # Three shards; what follows a file's tensors is nobody's.
 LARGE = DATA + random.Random(0).randbytes(2 * SHARD)
 IDS = SHIP["ids"][:9]
-NONE = "model=none/manifest.json&device=cpu&context=512"  # the page itself loads nothing
-Serve = Callable[..., Origin]
 FILES = {"large.gguf": LARGE, "tiny.gguf": DATA}
-Open = Callable[..., Chat]
 
 
 @pytest.fixture
@@ -39,40 +37,10 @@ def chat(open_chat: Open) -> Chat:
     return chat
 
 
-def load(chat: Chat, model: str, **options: Any) -> str:
-    """The code of the error, or "loaded"."""
-    outcome: str = chat.page.evaluate(
-        """async (options) => {
-          const failed = ({code, message, hint}) => {
-            window.why = `${message} ${hint}`;
-            return code;
-          };
-          return octavo.load(options).then(() => 'loaded', failed);
-        }""",
-        {"model": model, **options},
-    )
-    return outcome
-
-
-def answers(chat: Chat) -> None:
-    assert chat.complete(SHIP["messages"], max_tokens=len(IDS))["octavo"]["ids"] == IDS
-
-
 def listed(chat: Chat) -> list[dict[str, Any]]:
     """What is kept beside the catalogue."""
     models: list[dict[str, Any]] = chat.page.evaluate("octavo.models()")["models"]
     return [model for model in models if not model["catalogued"]]
-
-
-# The SHA-256 of all shards that are kept, one after the other.
-KEPT_HASH = """async () => {
-  const cache = await caches.open('octavo-models');
-  const urls = (await cache.keys()).map(({url}) => url).filter((url) => url.endsWith('.bin'));
-  const parts = urls.sort().map(async (url) => (await cache.match(url)).blob());
-  const bytes = await new Blob(await Promise.all(parts)).arrayBuffer();
-  const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
-  return Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('');
-}"""
 
 
 def data_requests(origin: Origin) -> list[str]:

@@ -3,15 +3,12 @@ ahead of a page that is slow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.browser.chat import TINY_ON_CPU, Chat
+from tests.browser.chat import TINY_ON_CPU, Open
 from tests.tiny import CHATS, SHIP
 
 pytestmark = pytest.mark.browser
-Open = Callable[..., Chat]
 
 # Random answers into an outbox with a made-up clock; a page that takes its messages when it likes.
 # Returns all that was posted, with its time, and what was sent.

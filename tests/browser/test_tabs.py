@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.chat import Chat, Open
 from tests.tiny import RAIN, SHIP
 
 pytestmark = pytest.mark.browser
 COUNT = 200  # tokens of each golden answer
-Open = Callable[..., Chat]
 
 # Streams an answer into window.stream.
 STREAM = """([messages, max_tokens]) => {

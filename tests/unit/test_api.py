@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,11 +18,10 @@ from engine.host.access import Access
 from engine.host.completions import Shape, event, generate_fields
 from engine.host.errors import HostError
 from engine.host.files import parts_of
-from tests.serving import ApiServer
+from tests.serving import ENDLESS, ApiServer, until_idle
 from tests.tiny import CHATS, SHIP
 
 TOKEN = "a token of the tests"
-ENDLESS = {"context_full": "slide", "temperature": 1.5, "logit_bias": {"0": -100, "2": -100}}
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +48,6 @@ def ask(server: ApiServer, prompt: dict[str, Any] = SHIP, **options: Any) -> Any
     return client(server).chat.completions.create(
         model="tiny", messages=prompt["messages"], extra_body=ours, **options
     )
-
-
-def until_idle(server: ApiServer) -> None:
-    deadline = time.monotonic() + 30
-    while server.ask("status")["state"] != "ready":
-        assert time.monotonic() < deadline, "the answer goes on"
-        time.sleep(0.01)
 
 
 def post(server: ApiServer, data: bytes, path: str = "chat/completions", **headers: str) -> Any:

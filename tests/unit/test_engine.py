@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import time
 from collections.abc import Awaitable
 from pathlib import Path
@@ -24,48 +23,15 @@ from engine.errors import OctavoError
 from engine.kv import BlockPool
 from engine.models.plans import DECODE, HEAD, PREFILL, SAMPLE
 from engine.scheduler import DECODE_SECONDS, Pace
-from tests.conftest import ROOT
 from tests.golden import make_tiny
 from tests.native import NativeHost, ready_of
-
-GOLDEN = ROOT / "tests/golden"
-CHAT = [{"role": "user", "content": "Where is the rain in the sea?"}]
+from tests.unit.engines import CHAT, GOLDEN, chat, complete, golden, loaded
 
 
 @pytest.fixture(autouse=True)
 def no_device_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that count runs must not depend on the machine's speed."""
     monkeypatch.setattr(loader, "QUICK_SECONDS", 0.0)
-
-
-async def loaded(name: str = "tiny", **host: Any) -> Engine:
-    engine = Engine(NativeHost(GOLDEN / f"{name}.gguf", **host))
-    await engine.load(LoadConfig(context=512), lambda *_: None)
-    return engine
-
-
-async def complete(engine: Engine, ids: list[int], **config: Any) -> Answer:
-    async for event in engine.complete(ids, GenerateConfig(**config)):
-        if isinstance(event, Answer):
-            assert engine.state == "ready", "with the answer, the engine is ready again"
-            return event
-    raise AssertionError("no answer")
-
-
-async def chat(engine: Engine, messages: list[dict[str, str]], **config: Any) -> Answer:
-    texts: list[str] = []
-    async for event in engine.generate(messages, GenerateConfig(**config)):
-        if isinstance(event, Delta):
-            texts.append(event.text)
-        else:
-            assert "".join(texts) == event.text, "the deltas add up to the answer"
-            return event
-    raise AssertionError("no answer")
-
-
-def golden(name: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
-    return document
 
 
 @pytest.mark.golden

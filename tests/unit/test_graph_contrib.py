@@ -18,8 +18,7 @@ from engine.graph.passes.quantized import BLOCK
 from engine.host.convert.onnx_graph.conversion import simplified
 from engine.host.convert.onnx_graph.source import open_onnx
 from engine.plan import Traits
-from tests.graphs import as_read, computed, node_model, wanted
-from tests.unit.test_graph_operators import check, floats
+from tests.graphs import as_read, check, computed, floats, node_model, wanted
 
 CONTRIB = {"domain": "com.microsoft"}
 

@@ -23,8 +23,8 @@ from tests.conftest import ROOT
 from tests.kernels.cases import DEVICES
 from tests.native import ready_of
 from tests.tiny import HELLO, SHIP
-from tests.unit.test_debug import plant
-from tests.unit.test_worker import Client
+from tests.unit.debugging import plant
+from tests.unit.worker_client import Client
 
 
 def asked(*requests: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:

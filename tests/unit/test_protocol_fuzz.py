@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine.errors import CODES
 from engine.worker import NO_ID
 from tests.tiny import HELLO, SHIP
-from tests.unit.test_worker import Client
+from tests.unit.worker_client import Client
 
 HUGE = 10**400  # more than a double holds
 NUMBERS = (

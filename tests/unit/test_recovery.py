@@ -22,7 +22,7 @@ from engine.resident import Ready
 from tests.conftest import ROOT
 from tests.native import NativeHost
 from tests.tiny import LONG_PROMPT
-from tests.unit.test_worker import Client
+from tests.unit.worker_client import Client
 
 GOLDEN = ROOT / "tests/golden"
 NEVER = 1 << 30

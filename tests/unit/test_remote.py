@@ -24,9 +24,8 @@ from engine.host.client import Client
 from engine.remote import Patience, Remote, RemoteAnswer, request_body
 from tests.native import NativeHost
 from tests.scripted import CHUNK, END, ScriptedServer, lines
-from tests.serving import ApiServer
+from tests.serving import ENDLESS, ApiServer, until_idle
 from tests.tiny import SHIP, TINY
-from tests.unit.test_api import ENDLESS, until_idle
 
 Start = Callable[..., ScriptedServer]
 KEY = "sk-a-secret-of-the-tests"

@@ -25,7 +25,7 @@ from engine.kv import budget
 from engine.plan import Plan, Tensor
 from tests.conftest import ROOT
 from tests.native import NativeHost
-from tests.unit.test_worker import Client
+from tests.unit.worker_client import Client
 
 GOLDEN = ROOT / "tests/golden"
 NAMES = ["tiny", "tiny_qwen2", "tiny_qwen3"]

@@ -18,7 +18,7 @@ from engine.weights.split import join
 from tests.native import NativeHost
 from tests.splitting import split
 from tests.tiny import TINY
-from tests.unit.test_engine import complete, golden
+from tests.unit.engines import complete, golden
 
 
 @pytest.fixture(scope="module")

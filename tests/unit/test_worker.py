@@ -18,42 +18,14 @@ from engine.prompt import Prompts
 from engine.tokenizer.decoder import StreamDecoder, token_bytes
 from engine.tokenizer.spec import SpecialTokens
 from engine.weights.gguf import read_header
-from engine.worker import NO_ID, Worker
+from engine.worker import NO_ID
 from tests.conftest import ROOT
 from tests.golden import make_tiny
-from tests.native import NativeHost, ready_of
+from tests.native import ready_of
 from tests.tiny import HELLO, SHIP
+from tests.unit.worker_client import Client
 
 TOOLS = [{"type": "function", "function": {"name": "weather"}}]
-
-
-class Client:
-    """Sends requests to a Worker and collects its messages."""
-
-    def __init__(self, host: NativeHost | Path = ROOT / "tests/golden/tiny.gguf") -> None:
-        self.messages: list[dict[str, Any]] = []
-        host = NativeHost(host) if isinstance(host, Path) else host
-        self.worker = Worker(host, lambda text: self.messages.append(json.loads(text)))
-        self._id = 0
-
-    def send(self, kind: Any, **content: Any) -> int:
-        self._id += 1
-        self.worker.handle(json.dumps({"id": self._id, "kind": kind, **content}))
-        return self._id
-
-    async def ended(self, id: Any) -> dict[str, Any]:
-        """The result or error of a request."""
-        while True:
-            for message in self.messages:
-                if message["id"] == id and message["kind"] in ("result", "error"):
-                    return message
-            await asyncio.sleep(0)
-
-    async def ask(self, kind: Any, **content: Any) -> dict[str, Any]:
-        return await self.ended(self.send(kind, **content))
-
-    def texts(self, id: int, kind: str = "delta") -> str:
-        return "".join(m["text"] for m in self.messages if m["id"] == id and m["kind"] == kind)
 
 
 @pytest.fixture(scope="module")
