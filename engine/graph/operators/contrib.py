@@ -141,8 +141,7 @@ def _lower_heads(
 ) -> list[View]:
     """Inputs: q, k, v, bias of all three, key padding (not supported), bias of the scores."""
     b, heads = lowering.b, use.attribute("num_heads", 0)
-    left = iter(inputs)
-    q, k, v, bias, _, mask = [next(left) if use.has(i) else None for i in range(6)]
+    q, k, v, bias, _, mask = use.by_place(inputs, 6)
     assert q and k and v
     parts, at = [], 0
     for view in (q, k, v):
