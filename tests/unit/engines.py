@@ -16,12 +16,14 @@ CHAT = [{"role": "user", "content": "Where is the rain in the sea?"}]
 
 
 async def loaded(name: str = "tiny", **host: Any) -> Engine:
+    """An engine that has loaded a model of tests/golden."""
     engine = Engine(NativeHost(GOLDEN / f"{name}.gguf", **host))
     await engine.load(LoadConfig(context=512), lambda *_: None)
     return engine
 
 
 async def complete(engine: Engine, ids: list[int], **config: Any) -> Answer:
+    """The answer to token ids."""
     async for event in engine.complete(ids, GenerateConfig(**config)):
         if isinstance(event, Answer):
             assert engine.state == "ready", "with the answer, the engine is ready again"
@@ -30,6 +32,7 @@ async def complete(engine: Engine, ids: list[int], **config: Any) -> Answer:
 
 
 async def chat(engine: Engine, messages: list[dict[str, str]], **config: Any) -> Answer:
+    """The answer to a conversation."""
     texts: list[str] = []
     async for event in engine.generate(messages, GenerateConfig(**config)):
         if isinstance(event, Delta):
@@ -41,5 +44,14 @@ async def chat(engine: Engine, messages: list[dict[str, str]], **config: Any) ->
 
 
 def golden(name: str) -> dict[str, Any]:
+    """What an independent implementation says to a model's prompts."""
     document: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
     return document
+
+
+ISLANDS = [[{"role": "user", "content": f"Tell me of island {i}."}] for i in range(4)]
+
+
+async def alone(messages: list[dict[str, str]], **config: Any) -> Answer:
+    """The answer of an engine that has seen nothing else."""
+    return await chat(await loaded(), messages, **config)

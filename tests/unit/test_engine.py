@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Awaitable
 from pathlib import Path
@@ -14,24 +13,18 @@ import pytest
 
 from engine import loader
 from engine.answer import Answer, Delta
-from engine.backends.base import Device
 from engine.backends.cpu import CpuDevice
 from engine.backends.null import NullDevice
 from engine.config import GenerateConfig, LoadConfig, MeasureConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
-from engine.kv import BlockPool
 from engine.models.plans import DECODE, HEAD, PREFILL, SAMPLE
 from engine.scheduler import DECODE_SECONDS, Pace
 from tests.golden import make_tiny
 from tests.native import NativeHost, ready_of
 from tests.unit.engines import CHAT, GOLDEN, chat, complete, golden, loaded
 
-
-@pytest.fixture(autouse=True)
-def no_device_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests that count runs must not depend on the machine's speed."""
-    monkeypatch.setattr(loader, "QUICK_SECONDS", 0.0)
+pytestmark = pytest.mark.usefixtures("no_device_is_quick")
 
 
 @pytest.mark.golden
@@ -501,280 +494,6 @@ def test_measure() -> None:
         assert (await chat(engine, CHAT, max_tokens=9)).ids == golden("tiny")["prompts"][1]["ids"][
             :9
         ]
-
-    asyncio.run(run())
-
-
-class LosingHost(NativeHost):
-    """Its first ``losses`` devices are lost at run number ``at`` of their life."""
-
-    def __init__(self, at: int, losses: int = 1) -> None:
-        super().__init__(GOLDEN / "tiny.gguf")
-        self.at, self.losses, self.opened = at, losses, 0
-
-    async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
-        device = CpuDevice()
-        self.opened += 1
-        if self.opened <= self.losses:
-            run, count = device.run, 0
-
-            def losing(*args: Any) -> Awaitable[list[int]]:
-                nonlocal count
-                count += 1
-                if count >= self.at:
-                    raise OctavoError("gpu.lost")
-                return run(*args)
-
-            device.run = losing  # type: ignore[method-assign,assignment]
-        return device, ""
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_an_answer_goes_on_after_the_device_was_lost(temperature: float) -> None:
-    """Lost in prefill, at the first token or later: the text is that of an undisturbed run."""
-
-    async def run() -> None:
-        ids = golden("tiny")["prompts"][3]["prompt_ids"]
-        settings = {"max_tokens": 60, "temperature": temperature, "seed": 5}
-        want = await complete(await loaded(), ids, **settings)
-        lost_at = []
-        for at in range(3, 40):  # the warm-up takes two runs
-            host = LosingHost(at)
-            engine = Engine(host)
-            await engine.load(LoadConfig(context=512), lambda *_: None)
-            texts: list[str] = []
-            async for event in engine.complete(ids, GenerateConfig(**settings)):
-                if isinstance(event, Delta):
-                    texts.append(event.text)
-                else:
-                    assert (event.ids, event.text) == (want.ids, want.text)
-                    assert event.prompt_tokens == len(ids)
-            assert "".join(texts) == want.text
-            assert engine.state == "ready"
-            if host.opened == 1:
-                break  # an answer takes fewer runs than that
-            lost_at.append(at)
-        assert len(lost_at) > 10, "prefill takes nine runs; decode was interrupted too"
-
-    asyncio.run(run())
-
-
-def test_all_answers_go_on_after_the_device_was_lost() -> None:
-    """It is replaced once, and whoever asks meanwhile waits for it."""
-
-    async def run(at: int) -> int:
-        host = LosingHost(at)
-        engine = Engine(host)
-        await engine.load(LoadConfig(context=512, kv_tokens=2048), lambda *_: None)
-        tasks = [asyncio.ensure_future(chat(engine, m, max_tokens=120)) for m in ISLANDS[:2]]
-        while host.opened == 1 and not all(task.done() for task in tasks):
-            await asyncio.sleep(0)
-        tasks.append(asyncio.ensure_future(chat(engine, ISLANDS[2], max_tokens=120)))
-        for ids, answer in zip(wanted, await asyncio.gather(*tasks), strict=True):
-            assert answer.ids == ids
-        return host.opened
-
-    wanted = [asyncio.run(alone(m, max_tokens=120)).ids for m in ISLANDS[:3]]
-    opened = [asyncio.run(run(at)) for at in (5, 8, 11, 14)]
-    assert set(opened) <= {1, 2}
-    assert 2 in opened
-
-
-def test_conversations_share_what_begins_alike() -> None:
-    """Two conversations by turns, an edited message and a fork: only what is new is computed, and
-    every answer is that of an engine which has seen nothing else."""
-
-    async def run() -> None:
-        engine = Engine(NativeHost(GOLDEN / "tiny.gguf"))
-        await engine.load(LoadConfig(context=400, kv_tokens=1200), lambda *_: None)
-        system = {"role": "system", "content": "You are a sailor who answers in few words. " * 3}
-
-        async def fresh(messages: list[dict[str, str]]) -> list[int]:
-            other = await loaded()
-            return (await chat(other, messages, max_tokens=24)).ids
-
-        def user(text: str) -> dict[str, str]:
-            return {"role": "user", "content": text}
-
-        one, two = [system, user("Where is the sea?")], [system, user("Where is the moon?")]
-        first = await chat(engine, one, max_tokens=24)
-        second = await chat(engine, two, max_tokens=24)
-        assert second.cached_tokens >= 48, "the system prompt was computed once"
-        for conversation, answer in ((one, first), (two, second)):
-            assert answer.ids == await fresh(conversation)
-            conversation += [{"role": "assistant", "content": answer.text}, user("And now?")]
-        for conversation in (one, two):
-            answer = await chat(engine, conversation, max_tokens=24)
-            assert answer.ids == await fresh(conversation)
-            assert answer.cached_tokens > 48
-        again = await chat(engine, one, max_tokens=24)
-        assert again.cached_tokens >= again.prompt_tokens - 16, "a block at most is computed again"
-        edited = [*one[:-1], user("And then?")]
-        assert (await chat(engine, edited, max_tokens=24)).ids == await fresh(edited)
-        kv = engine.status()["kv"]
-        assert kv["used_blocks"] == 0
-        assert kv["free_blocks"] + kv["cached_blocks"] == kv["num_blocks"]
-        assert 0.5 < kv["hit_rate"] < 1
-
-    asyncio.run(run())
-
-
-def test_many_conversations_in_little_room_stay_right() -> None:
-    async def run() -> None:
-        engine = Engine(NativeHost(GOLDEN / "tiny.gguf"))
-        await engine.load(LoadConfig(context=160), lambda *_: None)
-        histories = [[{"role": "user", "content": f"Tell me of island {i}."}] for i in range(6)]
-        wanted = []
-        for history in histories:
-            other = await loaded()
-            wanted.append((await chat(other, history, max_tokens=30)).ids)
-        for _ in range(3):
-            for history, ids in zip(histories, wanted, strict=True):
-                assert (await chat(engine, history, max_tokens=30)).ids == ids
-
-    asyncio.run(run())
-
-
-ISLANDS = [[{"role": "user", "content": f"Tell me of island {i}."}] for i in range(4)]
-
-
-async def alone(messages: list[dict[str, str]], **config: Any) -> Answer:
-    return await chat(await loaded(), messages, **config)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_answers_take_turns_and_are_what_they_would_be_alone(temperature: float) -> None:
-    async def run() -> None:
-        engine = Engine(NativeHost(GOLDEN / "tiny.gguf"))
-        await engine.load(LoadConfig(context=512, kv_tokens=2048), lambda *_: None)
-        # A burst takes up to 32 tokens here, and two are in flight.
-        config = {"max_tokens": 300, "temperature": temperature, "seed": 5}
-        counts = [0] * 4
-        when_one_ended: list[list[int]] = []
-
-        async def one(i: int) -> Answer:
-            async for event in engine.generate(ISLANDS[i], GenerateConfig(**config)):
-                if isinstance(event, Answer):
-                    when_one_ended.append(list(counts))
-                    return event
-                counts[i] = event.num_tokens
-            raise AssertionError
-
-        answers = await asyncio.gather(*map(one, range(4)))
-        for messages, answer in zip(ISLANDS, answers, strict=True):
-            assert answer.ids == (await alone(messages, **config)).ids
-        first = when_one_ended[0]
-        assert min(first) >= max(first) / 4, "none waits for another's end"
-
-    asyncio.run(run())
-
-
-def test_each_answer_has_its_own_stop() -> None:
-    async def run() -> None:
-        engine = await loaded()
-        wanted = await alone(ISLANDS[1], max_tokens=300)
-        begun: set[int] = set()
-
-        async def collect(key: int) -> Answer:
-            async for event in engine.generate(ISLANDS[key], GenerateConfig(max_tokens=300), key):
-                if isinstance(event, Answer):
-                    return event
-                begun.add(key)
-                if key == 0 and begun == {0, 1}:
-                    begun.add(2)  # once
-                    assert engine.stop(0)
-                    assert not engine.stop(0), "it stops already"
-                    assert not engine.stop(7)
-            raise AssertionError
-
-        stopped, other = await asyncio.gather(collect(0), collect(1))
-        assert stopped.finish_reason == "cancelled"
-        assert begun == {0, 1, 2}
-        assert other.ids == wanted.ids
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("stop", [False, True])
-def test_answers_that_do_not_fit_together_wait_for_each_other(stop: bool) -> None:
-    async def run() -> None:
-        engine = Engine(NativeHost(GOLDEN / "tiny.gguf"))
-        await engine.load(LoadConfig(context=128), lambda *_: None)
-        wanted = [(await alone(messages, max_tokens=70)).ids for messages in ISLANDS]
-        tasks = [asyncio.ensure_future(chat(engine, m, max_tokens=70)) for m in ISLANDS]
-        if stop:
-            for _ in range(60):
-                await asyncio.sleep(0)
-            engine.stop()
-        for ids, answer in zip(wanted, await asyncio.gather(*tasks), strict=True):
-            assert answer.ids == ids[: len(answer.ids)]
-            assert stop or answer.ids == ids
-        kv = engine.status()["kv"]
-        assert kv["free_blocks"] + kv["cached_blocks"] == kv["num_blocks"]
-
-    asyncio.run(run())
-
-
-def test_a_long_prompt_lets_a_short_one_pass() -> None:
-    async def run() -> None:
-        device = CpuDevice()
-        engine = await loaded(device=device)
-        run_at_once = device.run
-
-        async def run_later(*args: Any) -> list[int]:
-            await asyncio.sleep(0)  # a small model on the CPU would not let anybody in
-            return await run_at_once(*args)
-
-        device.run = run_later  # type: ignore[method-assign]
-        ended: list[str] = []
-
-        async def ask(name: str, ids: list[int]) -> None:
-            async for _ in engine.complete(ids, GenerateConfig(max_tokens=2)):
-                pass
-            ended.append(name)
-
-        long, short = [5 + i % 90 for i in range(400)], [7, 8, 9]
-        await asyncio.gather(ask("long", long), ask("short", short))
-        assert ended == ["short", "long"]
-
-    asyncio.run(run())
-
-
-def test_no_room_for_one_alone_is_an_error() -> None:
-    async def run() -> None:
-        engine = await loaded()
-        ready_of(engine).model.pool = BlockPool(1)
-        with pytest.raises(OctavoError) as caught:
-            await asyncio.wait_for(complete(engine, [5] * 40), 5)
-        assert caught.value.code == "prompt.too_long"
-        assert engine.state == "ready"
-
-    asyncio.run(run())
-
-
-def test_three_hundred_answers_leave_nothing_behind() -> None:
-    """Answers, stopped and abandoned ones, resets: objects and blocks stay level."""
-
-    async def run() -> None:
-        engine = await loaded()
-        counts: list[int] = []
-        for i in range(300):
-            messages = [{"role": "user", "content": f"Tell me of island {i % 7}."}]
-            events = engine.generate(messages, GenerateConfig(max_tokens=1 + i % 23), key=i)
-            async for event in events:
-                if i % 3 == 0:
-                    engine.stop(i)
-                if i % 5 == 0 and isinstance(event, Delta):
-                    break
-            await events.aclose()
-            if i % 10 == 9:
-                await engine.reset()
-            if i in (99, 299):
-                gc.collect()
-                counts.append(len(gc.get_objects()))
-        assert counts[1] <= counts[0] + 50
-        kv = engine.status()["kv"]
-        assert kv["free_blocks"] == kv["num_blocks"]
 
     asyncio.run(run())
 
