@@ -101,9 +101,10 @@ export class ModelsDialog {
     item.dataset.testid = "model-item";
     const about = element("div", "model-about");
     about.append(element("b", "", model.name), element("span", "hint", describe(model)));
-    item.append(about);
-    if (model.kept_bytes) item.append(this.#button("delete", () => this.#remove(model)));
-    item.append(this.#button("load", () => this.#pick({ model: model.id })));
+    const actions = element("div", "model-actions");
+    if (model.kept_bytes) actions.append(this.#button("delete", () => this.#remove(model)));
+    actions.append(this.#button("load", () => this.#pick({ model: model.id })));
+    item.append(about, actions);
     return item;
   }
 

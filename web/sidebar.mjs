@@ -171,10 +171,9 @@ export class Sidebar {
   #rename({ id, title }) {
     const item = /** @type {HTMLElement} */ (this.#control(id, "conversation-open")?.parentElement);
     const box = document.createElement("input");
-    box.className = "field";
     box.value = title;
     box.maxLength = MAX_TITLE;
-    box.className = "conversation-title";
+    box.className = "field";
     box.dir = "auto";
     box.dataset.testid = "conversation-title";
     box.setAttribute("aria-label", t("rename_label"));

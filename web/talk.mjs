@@ -297,11 +297,11 @@ export class Talk {
     this.#isAnswering = true;
     this.#host.hideError();
     this.#host.setState("generating");
-    const { length } = reply.shown;
+    const { length } = reply.readable;
     try {
       const last = await this.#stream(answer, reply, from);
       this.#finish(open, answer, last);
-      if (open === this.#open) announceEnd(reply.shown.slice(length), answer.finish);
+      if (open === this.#open) announceEnd(reply.readable.slice(length), answer.finish);
     } catch (error) {
       this.#fail(open, answer, error, added, before);
     }

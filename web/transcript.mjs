@@ -1,5 +1,6 @@
 /** The messages of the open conversation as they are shown, each with what can be done with it. */
 
+import { readable } from "./announcer.mjs";
 import { chips, sources } from "./chips.mjs";
 import { copyButton } from "./copy.mjs";
 import { autosize, button, element } from "./dom.mjs";
@@ -281,9 +282,9 @@ export class ReplyView {
     return this.#view.text;
   }
 
-  /** The answer so far, as one reads it. */
-  get shown() {
-    return this.#answer.innerText;
+  /** The answer so far, as one reads it aloud. */
+  get readable() {
+    return readable(this.#answer);
   }
 
   /**
