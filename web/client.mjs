@@ -189,9 +189,11 @@ export { Conversation, OctavoError };
  */
 
 const BROKEN = ["internal", "engine.stalled", "site.changed"];
-const REFUSED = [
-  "n", "tool_choice", "functions", "audio", "modalities", "best_of", "echo", "suffix",
-];
+/** Options that are refused, unless they have the value that changes nothing. */
+const REFUSED = {
+  n: 1, tool_choice: null, functions: null, audio: null, modalities: null, best_of: 1, echo: false, suffix: null,
+};
+const ENCODINGS = ["float", "base64"];
 /** Options that go to the worker as they are. */
 const SAMPLING = /** @type {const} */ ([
   "temperature", "seed", "stop", "context_full", "top_k", "top_p", "min_p", "repetition_penalty",
@@ -264,8 +266,8 @@ export class Octavo extends EventTarget {
    * @param {(progress: Progress) => void} [onProgress]
    * @returns {Promise<LoadResult>}
    */
-  load(options = {}, onProgress) {
-    const fields = { ...this.#defaults, ...options };
+  async load(options = {}, onProgress) {
+    const fields = { ...this.#defaults, ...given(options) };
     if (typeof fields.model === "string") fields.model = absolute(fields.model);
     if (typeof fields.remote?.url === "string") {
       fields.remote = { ...fields.remote, url: addressOf(fields.remote.url) };
@@ -351,7 +353,7 @@ export class Octavo extends EventTarget {
    * @returns {Conversation}
    */
   conversation(options = {}) {
-    return new Conversation(options, (asked, follow) =>
+    return new Conversation(given(options), (asked, follow) =>
       this.#create(asked, chatFields, CHAT, follow));
   }
 
@@ -361,7 +363,7 @@ export class Octavo extends EventTarget {
    * @param {MeasureSizes & import("../worker/protocol.mjs").Sampling} sizes
    * @returns {Promise<Measurement>}
    */
-  measure(sizes) {
+  async measure(sizes) {
     return this.#request("measure", withKey(sizes));
   }
 
@@ -372,8 +374,11 @@ export class Octavo extends EventTarget {
    * @param {InspectOptions} options
    * @returns {Promise<Inspection>}
    */
-  async inspect({ signal, messages, ...options }) {
-    const fields = { ...withKey(options), messages: messages?.map(plainMessage) };
+  async inspect(options) {
+    const { signal, messages: said, ...rest } = given(options);
+    const messages = Array.isArray(said) ? said.map(plainMessage) : said;
+    const fields = { ...withKey(rest), messages };
+    checkSignal(signal);
     await this.#loaded();
     if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
     return this.#stoppable("inspect", fields, signal);
@@ -408,9 +413,14 @@ export class Octavo extends EventTarget {
    * @param {(progress: Progress) => void} [onProgress] while the encoder is loaded
    * @returns {Promise<Embeddings>}
    */
-  async #embed({ signal, encoding_format = "float", ...options }, onProgress) {
+  async #embed(options, onProgress) {
+    const { signal, encoding_format = "float", ...fields } = given(options);
+    if (!ENCODINGS.includes(encoding_format)) {
+      throw new OctavoError("request.invalid", `encoding_format should be one of ${ENCODINGS.join(", ")}.`);
+    }
+    checkSignal(signal);
     if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
-    const answer = await this.#stoppable("embed", withKey(options), signal, onProgress);
+    const answer = await this.#stoppable("embed", withKey(fields), signal, onProgress);
     if (encoding_format === "base64") return answer;
     for (const entry of answer.data) entry.embedding = floatsOf(entry.embedding);
     return answer;
@@ -422,7 +432,7 @@ export class Octavo extends EventTarget {
    * @param {{model?: string}} [which] as `load` was given it
    * @returns {Promise<{}>}
    */
-  unload(which = {}) {
+  async unload(which = {}) {
     this.#cancelWaiting();
     return this.#request("unload", withKey(which));
   }
@@ -490,7 +500,7 @@ export class Octavo extends EventTarget {
   #create(options, fieldsOf, shape, follow = (result) => result) {
     /** @type {Generate} */
     const generate = (asked, onDelta) => follow(this.#generate(asked, fieldsOf, onDelta));
-    return options.stream
+    return options?.stream
       ? this.#stream(options, generate, shape)
       : this.#complete(options, generate, shape);
   }
@@ -523,7 +533,8 @@ export class Octavo extends EventTarget {
    */
   #stream(options, generate, shape) {
     const abort = new AbortController();
-    const signal = options.signal ? AbortSignal.any([options.signal, abort.signal]) : abort.signal;
+    const signal = isSignal(options.signal)
+      ? AbortSignal.any([options.signal, abort.signal]) : options.signal ?? abort.signal;
     const arrivals = new Arrivals();
     const push = (/** @type {Delta} */ delta) => arrivals.push(delta);
     // sent now, not when the loop begins: a stop() after this line must find it
@@ -588,8 +599,10 @@ export class Octavo extends EventTarget {
    * @returns {Promise<GenerateResult>}
    */
   async #generate(options, fieldsOf, onDelta) {
-    const { signal } = options;
-    const fields = fieldsOf(options);
+    const asked = given(options);
+    const { signal } = asked;
+    checkSignal(signal);
+    const fields = fieldsOf(asked);
     const answer = new AbortController();
     const ends = signal ? AbortSignal.any([signal, answer.signal]) : answer.signal;
     this.#waiting.add(answer);
@@ -758,8 +771,9 @@ function textFields(options) {
  * @param {object} others fields of the request, which no option overrules
  */
 function generateFields(options, others) {
-  for (const name of REFUSED) {
-    if (/** @type {any} */ (options)[name] != null) {
+  for (const [name, neutral] of Object.entries(REFUSED)) {
+    const value = /** @type {any} */ (options)[name];
+    if (value != null && value !== neutral) {
       throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
     }
   }
@@ -775,12 +789,17 @@ function generateFields(options, others) {
  * @param {ChatMessage} message
  * @returns {PlainMessage}
  */
-function plainMessage({ role, content, name, reasoning_content, tool_calls, tool_call_id }) {
+function plainMessage(message) {
+  if (message === null || typeof message !== "object") {
+    throw new OctavoError("request.invalid", "A message must be an object with role and content.");
+  }
+  const { role, content, name, reasoning_content, tool_calls, tool_call_id } = message;
   const fields = { role, name, reasoning_content, tool_calls, tool_call_id };
   if (!Array.isArray(content)) return { ...fields, content };
-  const other = content.find(({ type }) => type !== "text");
-  if (other) {
-    throw new OctavoError("request.invalid", `Content of type "${other.type}" is not supported.`);
+  for (const part of content) {
+    if (part?.type === "text" && typeof part.text === "string") continue;
+    const problem = `Content of type "${part?.type}" is not supported, only parts with a text.`;
+    throw new OctavoError("request.invalid", problem);
   }
   return { ...fields, content: content.map(({ text }) => text).join("") };
 }
@@ -801,7 +820,32 @@ function withTotal(usage) {
  * @returns {T}
  */
 function withKey(options) {
-  return options.model == null ? options : { ...options, model: absolute(options.model) };
+  const all = given(options);
+  return all.model == null ? all : { ...all, model: absolute(all.model) };
+}
+
+/**
+ * Options, which may be left out where all of them may. OctavoError request.invalid for what is none.
+ *
+ * @template {object} T
+ * @param {T} options
+ * @returns {T}
+ */
+function given(options) {
+  if (options == null) return /** @type {T} */ ({});
+  if (typeof options === "object") return options;
+  throw new OctavoError("request.invalid", `The options must be an object, not ${JSON.stringify(options)}.`);
+}
+
+/** @param {unknown} signal */
+function checkSignal(signal) {
+  if (signal == null || isSignal(signal)) return;
+  throw new OctavoError("request.invalid", 'The option "signal" must be an AbortSignal.');
+}
+
+/** Also one of another window. @param {any} signal @returns {signal is AbortSignal} */
+function isSignal(signal) {
+  return Object.prototype.toString.call(signal) === "[object AbortSignal]";
 }
 
 /**
@@ -813,7 +857,7 @@ function withKey(options) {
 function absolute(model) {
   if (typeof model !== "string") return model;
   const isUrl = /[/:]|\.(json|gguf)$/i.test(model);
-  return isUrl ? new URL(model, document.baseURI).href : model;
+  return isUrl ? addressOf(model) : model;
 }
 
 /**

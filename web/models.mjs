@@ -52,8 +52,8 @@ export class ModelsDialog {
     this.#files.addEventListener("change", () => this.#openFiles([...(this.#files.files ?? [])]));
     byId("address-form").addEventListener("submit", (event) => this.#openAddress(event));
     byId("offline").addEventListener("click", () => this.#toggleOffline());
-    addEventListener("dragover", (event) => event.preventDefault());
-    addEventListener("drop", (event) => this.#drop(event));
+    addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
+    addEventListener("drop", (event) => hasFiles(event) && this.#drop(event));
     // files that the system opens with the installed app
     /** @type {any} */ (globalThis).launchQueue?.setConsumer((/** @type {any} */ { files }) =>
       this.#openHandles(files));
@@ -173,6 +173,11 @@ export class ModelsDialog {
     this.#dialog.close();
     this.#choose(choice);
   }
+}
+
+/** A text that is dropped is the box's. @param {DragEvent} event */
+function hasFiles({ dataTransfer }) {
+  return dataTransfer?.types.includes("Files") ?? false;
 }
 
 /** @param {ListedModel} model */

@@ -12,11 +12,13 @@ import { asMenu } from "./menu.mjs";
  *
  * @typedef {object} Actions
  * @property {(id: string) => void} open
+ * @property {(id: string) => Promise<unknown>} removing is waited for
  * @property {(id: string) => void} removed
  * @property {(error: unknown) => void} fail
  */
 
 const WIDE = matchMedia("(width >= 60rem)");
+const SEEN = /[^\s\p{C}]/u; // what a title needs
 const SAY_MS = 600; // once the visitor has stopped typing
 
 export class Sidebar {
@@ -32,6 +34,8 @@ export class Sidebar {
   /** While a title is being changed the list stays as it is. */
   #isRenaming = false;
   #drawing = Promise.resolve();
+  /** Whether it will be drawn again, and that has not begun. */
+  #willDraw = false;
   /** Timer of what is said about a search. */
   #saying = 0;
 
@@ -70,7 +74,12 @@ export class Sidebar {
 
   /** Draws the list again; one after the other, the last one as things are then. */
   refresh() {
-    this.#drawing = this.#drawing.then(() => this.#try(() => this.#draw()));
+    if (this.#willDraw) return this.#drawing;
+    this.#willDraw = true;
+    this.#drawing = this.#drawing.then(() => {
+      this.#willDraw = false;
+      return this.#try(() => this.#draw());
+    });
     return this.#drawing;
   }
 
@@ -183,7 +192,7 @@ export class Sidebar {
       this.#isRenaming = false;
       const wanted = box.value.trim();
       const hadFocus = document.activeElement === box;
-      if (keeps && wanted && wanted !== title) {
+      if (keeps && SEEN.test(wanted) && wanted !== title) {
         await this.#try(() => this.#store.patch(id, { title: wanted }));
       }
       await this.refresh();
@@ -218,6 +227,7 @@ export class Sidebar {
     const item = this.#control(id, "conversation-open")?.parentElement;
     const next = item?.nextElementSibling ?? item?.previousElementSibling;
     const nextId = /** @type {HTMLElement | null} */ (next)?.dataset.id;
+    await this.#actions.removing(id);
     const whole = await this.#store.remove(id);
     if (!whole) return;
     this.#actions.removed(id);

@@ -24,6 +24,7 @@ import { Transcript } from "./transcript.mjs";
  * @property {() => void} hideError
  * @property {(question: Message) => void} giveBack a question without any answer
  * @property {import("./records.mjs").Records} records
+ * @property {() => void} gone the open conversation was deleted
  * @property {() => void} opened another conversation is open, or has been kept
  */
 
@@ -165,7 +166,7 @@ export class Talk {
     const whole = await this.#store.read(id);
     if (open !== this.#open) return;
     this.#isStale = this.#isAnswering;
-    if (!whole) return this.reset();
+    if (!whole) return this.#host.gone();
     if (this.#isAnswering) return;
     const branches = new Branches(id, whole.messages, open.branches.head);
     if (JSON.stringify(branches) === JSON.stringify(open.branches)) return;
@@ -480,5 +481,5 @@ function hasText({ content, reasoning }) {
 /** @param {string} question */
 function titleOf(question) {
   const line = question.trim().split("\n")[0];
-  return line.length <= MAX_TITLE ? line : `${line.slice(0, MAX_TITLE - 1)}…`;
+  return line.length <= MAX_TITLE ? line : `${line.slice(0, MAX_TITLE - 1).replace(/\p{Cs}$/u, "")}…`;
 }
