@@ -7,7 +7,7 @@
  *     const messages = [{ role: 'user', content: 'Hello!' }];
  *     const answer = await octavo.chat.completions.create({ messages });
  *     for await (const chunk of octavo.chat.completions.create({ messages, stream: true })) {
- *       console.log(chunk.choices[0].delta.content);
+ *       console.log(chunk.choices[0].delta.content ?? "");
  *     }
  *
  * If the GPU is lost, loads and answers go on by themselves; `octavo.addEventListener("recovery",
@@ -25,6 +25,7 @@
  *     await conversation.send("Name an animal.");
  *     const other = conversation.fork();
  *     await Promise.all([conversation.send("Where does it live?"), other.send("What does it eat?")]);
+ *
  * `octavo.embeddings.create({ model, input })` takes the address of an encoder that `convert` has
  * made of an ONNX file.
  */
