@@ -180,9 +180,30 @@ def test_many_conversations_and_long_questions(tiny_chat: Chat) -> None:
     assert page.get_by_test_id("question").count() == 1
     chat.hook("prompt").fill("")
 
+    # a long one is laid out a few times, not once for each of its messages
+    long = copy.deepcopy(FILE)
+    long["conversations"][0] |= {"title": "Long", "head": "m399", "messages": [
+        {"id": f"m{i}", "parent": f"m{i - 1}" if i else None, "created": i + 1, "content": f"{i}",
+         "role": ["user", "assistant"][i % 2]} for i in range(400)
+    ]}  # fmt: skip
+    put(chat, long)
+    until_titles(chat, "a" * 118 + "…", "Long")
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+
+    def layouts() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == "LayoutCount"))
+
+    before = layouts()
+    page.get_by_test_id("conversation-open").last.click()
+    until_answers(chat, 200)
+    assert layouts() - before < 100
+    session.detach()
+
     many = {**FILE, "conversations": FILE["conversations"] * 1000}
     assert put(chat, many) == "Conversations imported: 1,000"
-    shown = "document.querySelectorAll('[data-testid=conversation]').length === 1001"
+    shown = "document.querySelectorAll('[data-testid=conversation]').length === 1002"
     chat.until(shown, 10)
 
 
