@@ -2,7 +2,7 @@
 
 import { announce } from "./announcer.mjs";
 import { button, byId, element } from "./dom.mjs";
-import { download, fromFile, ImportError, MAX_TITLE, toJson, toMarkdown } from "./exchange.mjs";
+import { download, fromFile, ImportError, isSeen, MAX_TITLE, toJson, toMarkdown } from "./exchange.mjs";
 import { number, t } from "./locale.mjs";
 import { asMenu } from "./menu.mjs";
 
@@ -18,7 +18,6 @@ import { asMenu } from "./menu.mjs";
  */
 
 const WIDE = matchMedia("(width >= 60rem)");
-const SEEN = /[^\s\p{C}]/u; // what a title needs
 const SAY_MS = 600; // once the visitor has stopped typing
 
 export class Sidebar {
@@ -192,7 +191,7 @@ export class Sidebar {
       this.#isRenaming = false;
       const wanted = box.value.trim();
       const hadFocus = document.activeElement === box;
-      if (keeps && SEEN.test(wanted) && wanted !== title) {
+      if (keeps && isSeen(wanted) && wanted !== title) {
         await this.#try(() => this.#store.patch(id, { title: wanted }));
       }
       await this.refresh();

@@ -5,7 +5,7 @@ import { prompted } from "./attached.mjs";
 import { Branches, newId } from "./branches.mjs";
 import { OctavoError } from "./client.mjs";
 import { t } from "./locale.mjs";
-import { MAX_TITLE } from "./exchange.mjs";
+import { titleOf } from "./exchange.mjs";
 import { Transcript } from "./transcript.mjs";
 
 /**
@@ -425,8 +425,8 @@ export class Talk {
   #keepQuestion(question) {
     if (this.#open.isKept) return this.#keep(this.#store.write(question));
     this.#open.isKept = true;
-    const { conversation: id, id: head, created, content, files } = question;
-    const conversation = { id, title: titleOf(content || (files?.[0].name ?? "")), created, updated: created, head };
+    const { conversation: id, id: head, created } = question;
+    const conversation = { id, title: titleOf(question), created, updated: created, head };
     this.#keep(this.#store.add([{ conversation, messages: [question] }]));
     this.#remember();
     this.#host.opened();
@@ -476,10 +476,4 @@ function remembered() {
 /** @param {Message} answer */
 function hasText({ content, reasoning }) {
   return Boolean(content || reasoning);
-}
-
-/** @param {string} question */
-function titleOf(question) {
-  const line = question.trim().split("\n")[0];
-  return line.length <= MAX_TITLE ? line : `${line.slice(0, MAX_TITLE - 1).replace(/\p{Cs}$/u, "")}…`;
 }

@@ -182,12 +182,13 @@ def test_many_conversations_and_long_questions(tiny_chat: Chat) -> None:
 
     # a long one is laid out a few times, not once for each of its messages
     long = copy.deepcopy(FILE)
-    long["conversations"][0] |= {"title": "Long", "head": "m399", "messages": [
-        {"id": f"m{i}", "parent": f"m{i - 1}" if i else None, "created": i + 1, "content": f"{i}",
-         "role": ["user", "assistant"][i % 2]} for i in range(400)
+    long["conversations"][0] |= {"title": " \u200b", "head": "m399", "messages": [
+        {"id": f"m{i}", "parent": f"m{i - 1}" if i else None, "created": i + 1,
+         "content": f"{i}" if i else "The first one\n", "role": ["user", "assistant"][i % 2]}
+        for i in range(400)
     ]}  # fmt: skip
     put(chat, long)
-    until_titles(chat, "a" * 118 + "…", "Long")
+    until_titles(chat, "a" * 118 + "…", "The first one")  # it had none
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
 
