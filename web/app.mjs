@@ -43,7 +43,7 @@ const store = new Conversations((id, elsewhere) => {
   sidebar.refresh();
   if (elsewhere) talk.refresh(id).catch(showError);
 });
-const sidebar = new Sidebar(store, { open, removed, fail: (error) => showError(notKept(error)) });
+const sidebar = new Sidebar(store, { open, removing, removed, fail: (error) => showError(notKept(error)) });
 const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("scroll")), {
   setState,
   showStats: (news) => stats.show(news),
@@ -51,6 +51,7 @@ const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("
   hideError: notices.hideError,
   giveBack,
   records,
+  gone: reset,
   opened: () => {
     sidebar.setCurrent(talk.id);
     update();
@@ -74,8 +75,8 @@ let state = "loading";
 /** The load under way, if any. */
 let loading = Promise.resolve();
 let sendWhenReady = false;
-/** While it is found out whether the question fits. */
-let isChecking = false;
+/** The question of which it is found out whether it fits, if any. @type {object | null} */
+let checked = null;
 /** The search for a question's passages under way, if any. @type {Promise<unknown>} */
 let looking = Promise.resolve();
 /** What was loaded last. @type {LoadResult | undefined} */
@@ -183,7 +184,7 @@ function update() {
   const isBusy = state === "generating" || state === "searching";
   send.hidden = isBusy;
   stop.hidden = !isBusy;
-  prompt.readOnly = state === "searching";
+  prompt.readOnly = state === "searching" || checked !== null;
   if (sendWhenReady && byId("queued").hidden) announce(t("queued"));
   byId("queued").hidden = !sendWhenReady;
   byId("welcome").hidden = !talk.isEmpty;
@@ -294,7 +295,7 @@ function showDevice(device) {
 async function submit() {
   const text = prompt.value.trim();
   const { files } = attachments;
-  const isBusy = isChecking || state === "searching" || state === "generating" || state === "error";
+  const isBusy = checked || state === "searching" || state === "generating" || state === "error";
   if (isBusy || (!text && !files.length)) return;
   sendWhenReady = state === "loading";
   if (sendWhenReady) return update();
@@ -351,9 +352,12 @@ async function openSearch(files) {
  * @param {import("./attached.mjs").Attachment[]} files
  */
 async function fits(content, files) {
-  isChecking = true;
+  const mine = (checked = {});
+  prompt.readOnly = true;
   const counted = await count.count({ content, files }).catch(() => null);
-  isChecking = false;
+  if (mine !== checked) return false; // another conversation is open
+  checked = null;
+  prompt.readOnly = false;
   if (state !== "ready" && state !== "stopped") return false; // something else has begun
   if (!counted || talk.slides || counted.tokens < counted.context) return true;
   const values = { tokens: number(counted.tokens), context: number(counted.context) };
@@ -387,6 +391,11 @@ async function open(id) {
   if (await talk.open(id)) await leave(() => state === "generating" && octavo.stop());
 }
 
+/** What there is of its answer can be had back, too. @param {string} id of a conversation */
+async function removing(id) {
+  if (id === talk.id && talk.isAnswering) await Promise.all([octavo.stop(), talk.answering]);
+}
+
 /** @param {string} id of a conversation that was deleted */
 function removed(id) {
   if (id === talk.id) reset();
@@ -400,6 +409,7 @@ function removed(id) {
 async function leave(end) {
   notices.hideError();
   searching.stop();
+  checked = null;
   focusPrompt();
   update();
   if (state === "loading" || state === "error") return;

@@ -7,7 +7,7 @@
  *     const messages = [{ role: 'user', content: 'Hello!' }];
  *     const answer = await octavo.chat.completions.create({ messages });
  *     for await (const chunk of octavo.chat.completions.create({ messages, stream: true })) {
- *       console.log(chunk.choices[0].delta.content);
+ *       console.log(chunk.choices[0].delta.content ?? "");
  *     }
  *
  * If the GPU is lost, loads and answers go on by themselves; `octavo.addEventListener("recovery",
@@ -34,7 +34,9 @@ import { complete, stream } from "./completions.mjs";
 import { Connection } from "./connection.mjs";
 import { Conversation } from "./conversation.mjs";
 import { OctavoError } from "./error.mjs";
-import { absolute, addressOf, chatFields, plainMessage, textFields, withKey } from "./options.mjs";
+import {
+  absolute, addressOf, chatFields, checkSignal, given, plainMessage, textFields, withKey,
+} from "./options.mjs";
 import { CHAT, TEXT } from "./shapes.mjs";
 import { nothingGenerated } from "./worker/replies.mjs";
 import { VERSION } from "./worker/version.mjs";
@@ -52,6 +54,7 @@ export * from "./types.mjs";
  */
 
 const BROKEN = ["internal", "engine.stalled", "site.changed"];
+const ENCODINGS = ["float", "base64"];
 
 export class Octavo extends EventTarget {
   #connection;
@@ -118,8 +121,8 @@ export class Octavo extends EventTarget {
    * @param {(progress: Progress) => void} [onProgress]
    * @returns {Promise<LoadResult>}
    */
-  load(options = {}, onProgress) {
-    const fields = { ...this.#defaults, ...options };
+  async load(options = {}, onProgress) {
+    const fields = { ...this.#defaults, ...given(options) };
     if (typeof fields.model === "string") fields.model = absolute(fields.model);
     if (typeof fields.remote?.url === "string") {
       fields.remote = { ...fields.remote, url: addressOf(fields.remote.url) };
@@ -205,7 +208,7 @@ export class Octavo extends EventTarget {
    * @returns {Conversation}
    */
   conversation(options = {}) {
-    return new Conversation(options, (asked, follow) =>
+    return new Conversation(given(options), (asked, follow) =>
       this.#create(asked, chatFields, CHAT, follow));
   }
 
@@ -215,7 +218,7 @@ export class Octavo extends EventTarget {
    * @param {MeasureSizes & import("../worker/protocol.mjs").Sampling} sizes
    * @returns {Promise<Measurement>}
    */
-  measure(sizes) {
+  async measure(sizes) {
     return this.#request("measure", withKey(sizes));
   }
 
@@ -226,8 +229,11 @@ export class Octavo extends EventTarget {
    * @param {InspectOptions} options
    * @returns {Promise<Inspection>}
    */
-  async inspect({ signal, messages, ...options }) {
-    const fields = { ...withKey(options), messages: messages?.map(plainMessage) };
+  async inspect(options) {
+    const { signal, messages: said, ...rest } = given(options);
+    const messages = Array.isArray(said) ? said.map(plainMessage) : said;
+    const fields = { ...withKey(rest), messages };
+    checkSignal(signal);
     await this.#loaded();
     if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
     return this.#stoppable("inspect", fields, signal);
@@ -262,9 +268,14 @@ export class Octavo extends EventTarget {
    * @param {(progress: Progress) => void} [onProgress] while the encoder is loaded
    * @returns {Promise<Embeddings>}
    */
-  async #embed({ signal, encoding_format = "float", ...options }, onProgress) {
+  async #embed(options, onProgress) {
+    const { signal, encoding_format = "float", ...fields } = given(options);
+    if (!ENCODINGS.includes(encoding_format)) {
+      throw new OctavoError("request.invalid", `encoding_format should be one of ${ENCODINGS.join(", ")}.`);
+    }
+    checkSignal(signal);
     if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
-    const answer = await this.#stoppable("embed", withKey(options), signal, onProgress);
+    const answer = await this.#stoppable("embed", withKey(fields), signal, onProgress);
     if (encoding_format === "base64") return answer;
     for (const entry of answer.data) entry.embedding = floatsOf(entry.embedding);
     return answer;
@@ -276,7 +287,7 @@ export class Octavo extends EventTarget {
    * @param {{model?: string}} [which] as `load` was given it
    * @returns {Promise<{}>}
    */
-  unload(which = {}) {
+  async unload(which = {}) {
     this.#cancelWaiting();
     return this.#request("unload", withKey(which));
   }
@@ -345,7 +356,7 @@ export class Octavo extends EventTarget {
     /** @type {Generate} */
     const generate = (asked, onDelta) => follow(this.#generate(asked, fieldsOf, onDelta));
     const nameOf = () => this.#nameOf(options);
-    return options.stream
+    return options?.stream
       ? stream(options, generate, shape, nameOf)
       : complete(options, generate, shape, nameOf);
   }
@@ -365,8 +376,10 @@ export class Octavo extends EventTarget {
    * @returns {Promise<GenerateResult>}
    */
   async #generate(options, fieldsOf, onDelta) {
-    const { signal } = options;
-    const fields = fieldsOf(options);
+    const asked = given(options);
+    const { signal } = asked;
+    checkSignal(signal);
+    const fields = fieldsOf(asked);
     const answer = new AbortController();
     const ends = signal ? AbortSignal.any([signal, answer.signal]) : answer.signal;
     this.#waiting.add(answer);

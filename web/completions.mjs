@@ -1,5 +1,7 @@
 /** Answers of the engine in OpenAI's shapes: whole, or as a stream of chunks. */
 
+import { isSignal } from "./options.mjs";
+
 /**
  * @typedef {import("./shapes.mjs").Shape} Shape
  * @typedef {import("./types.mjs").CompletionUsage} CompletionUsage
@@ -42,7 +44,8 @@ export async function complete(options, generate, shape, nameOf) {
  */
 export function stream(options, generate, shape, nameOf) {
   const abort = new AbortController();
-  const signal = options.signal ? AbortSignal.any([options.signal, abort.signal]) : abort.signal;
+  const signal = isSignal(options.signal)
+    ? AbortSignal.any([options.signal, abort.signal]) : options.signal ?? abort.signal;
   const arrivals = new Arrivals();
   const push = (/** @type {Delta} */ delta) => arrivals.push(delta);
   // sent now, not when the loop begins: a stop() after this line must find it

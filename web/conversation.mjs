@@ -39,6 +39,9 @@ export class Conversation {
    * @param {Ask} ask
    */
   constructor({ messages = [], ...options }, ask) {
+    if (!Array.isArray(messages)) {
+      throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
+    }
     /** What has been said, as `chat.completions.create` takes it. @type {ChatMessage[]} */
     this.messages = [...messages];
     this.#options = options;

@@ -45,8 +45,8 @@ export class ModelsDialog {
     this.#files.addEventListener("change", () => this.#openFiles([...(this.#files.files ?? [])]));
     byId("address-form").addEventListener("submit", (event) => this.#openAddress(event));
     byId("offline").addEventListener("click", () => this.#toggleOffline());
-    addEventListener("dragover", (event) => event.preventDefault());
-    addEventListener("drop", (event) => this.#drop(event));
+    addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
+    addEventListener("drop", (event) => hasFiles(event) && this.#drop(event));
     // files that the system opens with the installed app
     /** @type {any} */ (globalThis).launchQueue?.setConsumer((/** @type {any} */ { files }) =>
       this.#openHandles(files));
@@ -94,9 +94,10 @@ export class ModelsDialog {
     item.dataset.testid = "model-item";
     const about = element("div", "model-about");
     about.append(element("b", "", model.name), element("span", "hint", describe(model)));
-    item.append(about);
-    if (model.kept_bytes) item.append(this.#button("delete", () => this.#remove(model)));
-    item.append(this.#button("load", () => this.#pick({ model: model.id })));
+    const actions = element("div", "model-actions");
+    if (model.kept_bytes) actions.append(this.#button("delete", () => this.#remove(model)));
+    actions.append(this.#button("load", () => this.#pick({ model: model.id })));
+    item.append(about, actions);
     return item;
   }
 
@@ -165,6 +166,11 @@ export class ModelsDialog {
     this.#dialog.close();
     this.#choose(choice);
   }
+}
+
+/** A text that is dropped is the box's. @param {DragEvent} event */
+function hasFiles({ dataTransfer }) {
+  return dataTransfer?.types.includes("Files") ?? false;
 }
 
 /** @param {ListedModel} model */

@@ -9,9 +9,10 @@ import { OctavoError } from "./error.mjs";
  * @typedef {import("./types.mjs").TextOptions} TextOptions
  */
 
-const REFUSED = [
-  "n", "tool_choice", "functions", "audio", "modalities", "best_of", "echo", "suffix",
-];
+/** Options that are refused, unless they have the value that changes nothing. */
+const REFUSED = {
+  n: 1, tool_choice: null, functions: null, audio: null, modalities: null, best_of: 1, echo: false, suffix: null,
+};
 /** Options that go to the worker as they are. */
 const SAMPLING = /** @type {const} */ ([
   "temperature", "seed", "stop", "context_full", "top_k", "top_p", "min_p", "repetition_penalty",
@@ -47,8 +48,9 @@ export function textFields(options) {
  * @param {object} others fields of the request, which no option overrules
  */
 function generateFields(options, others) {
-  for (const name of REFUSED) {
-    if (/** @type {any} */ (options)[name] != null) {
+  for (const [name, neutral] of Object.entries(REFUSED)) {
+    const value = /** @type {any} */ (options)[name];
+    if (value != null && value !== neutral) {
       throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
     }
   }
@@ -66,12 +68,17 @@ function generateFields(options, others) {
  * @param {ChatMessage} message
  * @returns {PlainMessage}
  */
-export function plainMessage({ role, content, name, reasoning_content, tool_calls, tool_call_id }) {
+export function plainMessage(message) {
+  if (message === null || typeof message !== "object") {
+    throw new OctavoError("request.invalid", "A message must be an object with role and content.");
+  }
+  const { role, content, name, reasoning_content, tool_calls, tool_call_id } = message;
   const fields = { role, name, reasoning_content, tool_calls, tool_call_id };
   if (!Array.isArray(content)) return { ...fields, content };
-  const other = content.find(({ type }) => type !== "text");
-  if (other) {
-    throw new OctavoError("request.invalid", `Content of type "${other.type}" is not supported.`);
+  for (const part of content) {
+    if (part?.type === "text" && typeof part.text === "string") continue;
+    const problem = `Content of type "${part?.type}" is not supported, only parts with a text.`;
+    throw new OctavoError("request.invalid", problem);
   }
   return { ...fields, content: content.map(({ text }) => text).join("") };
 }
@@ -84,7 +91,32 @@ export function plainMessage({ role, content, name, reasoning_content, tool_call
  * @returns {T}
  */
 export function withKey(options) {
-  return options.model == null ? options : { ...options, model: absolute(options.model) };
+  const all = given(options);
+  return all.model == null ? all : { ...all, model: absolute(all.model) };
+}
+
+/**
+ * Options, which may be left out where all of them may. OctavoError request.invalid for what is none.
+ *
+ * @template {object} T
+ * @param {T} options
+ * @returns {T}
+ */
+export function given(options) {
+  if (options == null) return /** @type {T} */ ({});
+  if (typeof options === "object") return options;
+  throw new OctavoError("request.invalid", `The options must be an object, not ${JSON.stringify(options)}.`);
+}
+
+/** @param {unknown} signal */
+export function checkSignal(signal) {
+  if (signal == null || isSignal(signal)) return;
+  throw new OctavoError("request.invalid", 'The option "signal" must be an AbortSignal.');
+}
+
+/** Also one of another window. @param {any} signal @returns {signal is AbortSignal} */
+export function isSignal(signal) {
+  return Object.prototype.toString.call(signal) === "[object AbortSignal]";
 }
 
 /**
@@ -96,7 +128,7 @@ export function withKey(options) {
 export function absolute(model) {
   if (typeof model !== "string") return model;
   const isUrl = /[/:]|\.(json|gguf)$/i.test(model);
-  return isUrl ? new URL(model, document.baseURI).href : model;
+  return isUrl ? addressOf(model) : model;
 }
 
 /**

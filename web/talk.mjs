@@ -5,7 +5,7 @@ import { prompted } from "./attached.mjs";
 import { Branches, newId } from "./branches.mjs";
 import { OctavoError } from "./client.mjs";
 import { t } from "./locale.mjs";
-import { MAX_TITLE } from "./exchange.mjs";
+import { titleOf } from "./exchange.mjs";
 import { receive } from "./receiving.mjs";
 import { remember, remembered } from "./remembered.mjs";
 import { Transcript } from "./transcript.mjs";
@@ -26,6 +26,7 @@ import { Transcript } from "./transcript.mjs";
  * @property {() => void} hideError
  * @property {(question: Message) => void} giveBack a question without any answer
  * @property {import("./records.mjs").Records} records
+ * @property {() => void} gone the open conversation was deleted
  * @property {() => void} opened another conversation is open, or has been kept
  */
 
@@ -165,7 +166,7 @@ export class Talk {
     const whole = await this.#store.read(id);
     if (open !== this.#open) return;
     this.#isStale = this.#isAnswering;
-    if (!whole) return this.reset();
+    if (!whole) return this.#host.gone();
     if (this.#isAnswering) return;
     const branches = new Branches(id, whole.messages, open.branches.head);
     if (JSON.stringify(branches) === JSON.stringify(open.branches)) return;
@@ -292,11 +293,11 @@ export class Talk {
     this.#isAnswering = true;
     this.#host.hideError();
     this.#host.setState("generating");
-    const { length } = reply.shown;
+    const { length } = reply.readable;
     try {
       const last = await this.#stream(answer, reply, from);
       this.#finish(open, answer, last);
-      if (open === this.#open) announceEnd(reply.shown.slice(length), answer.finish);
+      if (open === this.#open) announceEnd(reply.readable.slice(length), answer.finish);
     } catch (error) {
       this.#fail(open, answer, error, added, before);
     }
@@ -389,8 +390,8 @@ export class Talk {
   #keepQuestion(question) {
     if (this.#open.isKept) return this.#keep(this.#store.write(question));
     this.#open.isKept = true;
-    const { conversation: id, id: head, created, content, files } = question;
-    const conversation = { id, title: titleOf(content || (files?.[0].name ?? "")), created, updated: created, head };
+    const { conversation: id, id: head, created } = question;
+    const conversation = { id, title: titleOf(question), created, updated: created, head };
     this.#keep(this.#store.add([{ conversation, messages: [question] }]));
     this.#remember();
     this.#host.opened();
@@ -432,10 +433,4 @@ function announceEnd(text, finish) {
 /** @param {Message} answer */
 function hasText({ content, reasoning }) {
   return Boolean(content || reasoning);
-}
-
-/** @param {string} question */
-function titleOf(question) {
-  const line = question.trim().split("\n")[0];
-  return line.length <= MAX_TITLE ? line : `${line.slice(0, MAX_TITLE - 1)}…`;
 }

@@ -21,6 +21,13 @@ DROP = """([name, content]) => {
   dataTransfer.items.add(new File([content], name));
   dispatchEvent(new DragEvent('drop', {dataTransfer}));
 }"""
+# Whether the page, and not the box, takes a text.
+DROP_TEXT = """() => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.setData('text/plain', 'some words');
+  const event = new DragEvent('drop', {dataTransfer, bubbles: true, cancelable: true});
+  return !document.querySelector('[data-testid=prompt]').dispatchEvent(event);
+}"""
 PASTE = """(text) => {
   const clipboardData = new DataTransfer();
   clipboardData.setData('text/plain', text);
@@ -128,6 +135,16 @@ def test_what_is_no_text_or_too_much_is_refused(chat: Chat) -> None:
         chat.page.locator("#dismiss").click()
     until_chips(chat, 0)
     assert not chat.page.evaluate(PASTE, "short"), "is pasted as it is"
+    assert chat.page.evaluate(PASTE, "long " * 400_001)
+    chat.until("document.querySelector('#error-message').innerText.includes('2 MB')", 10)
+    chat.page.locator("#dismiss").click()
+    assert not chat.page.evaluate(DROP_TEXT), "is dropped where it was"
+    choose(chat, many_md="` " * 200_000)
+    until_chips(chat, 1)
+    chat.until("/ tokens/.test(document.querySelector('#attached').innerText)", 20)
+    chat.hook("file-remove").click()
+    until_chips(chat, 0)
+    assert chat.hook("error").is_hidden()
     assert chat.page.evaluate(PASTE, "long " * 1200)
     until_chips(chat, 1)
     chat.until("document.querySelector('#count').innerText.startsWith('This does not fit')", 10)

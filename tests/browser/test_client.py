@@ -127,6 +127,7 @@ def test_a_conversation_is_kept_and_forked(tiny: Chat) -> None:
           const begun = [...first.messages];
           const other = first.fork();
           const anew = first.fork(messages.length - 1);
+          first.fork().messages.push(question);  // is nobody else's
           const stream = first.send(more);
           let refused;
           try { first.send(more); } catch ({code}) { refused = code; }
@@ -159,6 +160,55 @@ def test_a_conversation_is_kept_and_forked(tiny: Chat) -> None:
         "same": True,
         "kept": True,
     }
+
+
+# Calls that no type checker would let pass.
+WRONG = """[
+  () => octavo.load("models/tiny/manifest.json"),
+  () => octavo.load(5),
+  () => octavo.load({model: "models/tiny/manifest.json", context: NaN}),
+  () => octavo.chat.completions.create(),
+  () => octavo.chat.completions.create("hi"),
+  () => octavo.chat.completions.create({messages: [null]}),
+  () => octavo.chat.completions.create({messages: [{role: "user", content: [undefined]}]}),
+  () => octavo.chat.completions.create({messages: [{role: "user", content: [{type: "text"}]}]}),
+  () => octavo.chat.completions.create({messages: HI, signal: "x"}),
+  async () => {
+    for await (const _ of octavo.completions.create({prompt: "a", signal: {}, stream: true}));
+  },
+  () => octavo.chat.completions.create({messages: HI, temperature: NaN}),
+  () => octavo.chat.completions.create({messages: HI, n: 2}),
+  () => octavo.completions.create(null),
+  () => octavo.embeddings.create(),
+  () => octavo.embeddings.create({model: "x", input: "a", signal: 1}),
+  () => octavo.embeddings.create({model: "x", input: "a", encoding_format: "hex"}),
+  () => octavo.inspect(),
+  () => octavo.inspect({messages: "hi"}),
+  () => octavo.measure(7),
+  () => octavo.unload("tiny"),
+  () => octavo.tokenize("a", "tiny"),
+  () => octavo.conversation("hi"),
+  () => octavo.conversation({messages: "hi"}),
+  () => octavo.conversation().send(),
+  () => octavo.load({model: "http://["}),
+]"""
+
+
+def test_wrong_types_are_refused(tiny: Chat) -> None:
+    found = tiny.page.evaluate(
+        f"""async () => {{
+          const HI = [{{role: "user", content: "Hi"}}];
+          const neutral = {{n: 1, best_of: 1, echo: false, stop: null, tools: undefined}};
+          await octavo.chat.completions.create({{messages: HI, max_tokens: 1, ...neutral}});
+          const codes = {{}};
+          for (const call of {WRONG}) {{
+            const outcome = (async () => call())();
+            codes[call] = await outcome.then(() => "none", (error) => error.code ?? `${{error}}`);
+          }}
+          return codes;
+        }}"""
+    )
+    assert {call: code for call, code in found.items() if code != "request.invalid"} == {}
 
 
 @pytest.mark.parametrize("when", ["at once", "after the refusal"])

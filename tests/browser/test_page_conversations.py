@@ -11,7 +11,7 @@ import pytest
 
 from tests.browser.acting import menu, put, saved, texts
 from tests.browser.chat import Chat
-from tests.browser.pace import PACE
+from tests.browser.pace import LONG, PACE
 
 pytestmark = pytest.mark.browser
 SEA, RAIN = "Where is the sea?", "And the rain?"
@@ -102,6 +102,87 @@ def test_a_deleted_conversation_can_be_had_back(tiny_chat: Chat) -> None:
     chat.hook("conversation-open").click()
     until_answers(chat, 2)
     assert texts(chat, "answer") == answers
+
+
+def test_a_conversation_is_deleted_while_it_is_answered(tiny_chat: Chat, other: Chat) -> None:
+    """What there was of the answer can be had back; a page whose conversation goes is ready."""
+    chat = tiny_chat
+    for page in (other, chat):
+        chat.page.evaluate(PACE, {"endless": True})
+        chat.send(LONG)
+        chat.until("document.querySelector('.answer')?.innerText.trim().length > 1")
+        page.page.get_by_test_id("conversation").first.wait_for()
+        menu(page, LONG[:30], "conversation-delete")
+        until_answers(chat, 0)
+        chat.wait_for("ready")
+    chat.page.evaluate(PACE, {})
+    chat.page.get_by_test_id("side-note").get_by_test_id("undo").click()
+    chat.hook("conversation-open").click()
+    until_answers(chat, 1)
+    assert chat.answer
+    assert chat.page.locator(".finish").inner_text() == "Stopped."
+
+
+def test_many_conversations_and_long_questions(tiny_chat: Chat) -> None:
+    chat, page = tiny_chat, tiny_chat.page
+    chat.ask("a" * 118 + "😀😀")
+    until_titles(chat, "a" * 118 + "…")  # no half of a character
+    menu(chat, "aaa", "rename")
+    chat.hook("conversation-title").fill("\u200b \u2060")  # nothing that can be seen
+    chat.hook("conversation-title").press("Enter")
+    page.get_by_test_id("conversation-more").wait_for()
+    until_titles(chat, "a" * 118 + "…")
+
+    # another conversation is opened while the tokens of a question are counted
+    page.evaluate(
+        """() => {
+          const { tokenize } = octavo;
+          octavo.tokenize = async (text) => {
+            await new Promise((done) => (window.counted = done));
+            delete octavo.tokenize;
+            return tokenize.call(octavo, text);
+          };
+        }"""
+    )
+    chat.hook("reset").click()
+    chat.hook("prompt").fill("sea " * 600)
+    chat.hook("prompt").press("Enter")
+    chat.until("Boolean(window.counted)")
+    assert page.evaluate("document.querySelector('#prompt').readOnly")
+    chat.hook("conversation-open").click()
+    until_answers(chat, 1)
+    page.evaluate("counted()")
+    page.wait_for_timeout(300)
+    assert chat.state == "ready"
+    assert page.get_by_test_id("question").count() == 1
+    chat.hook("prompt").fill("")
+
+    # a long one is laid out a few times, not once for each of its messages
+    long = copy.deepcopy(FILE)
+    long["conversations"][0] |= {"title": " \u200b", "head": "m399", "messages": [
+        {"id": f"m{i}", "parent": f"m{i - 1}" if i else None, "created": i + 1,
+         "content": f"{i}" if i else "The first one\n", "role": ["user", "assistant"][i % 2]}
+        for i in range(400)
+    ]}  # fmt: skip
+    put(chat, long)
+    until_titles(chat, "a" * 118 + "…", "The first one")  # it had none
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+
+    def layouts() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == "LayoutCount"))
+
+    before = layouts()
+    page.get_by_test_id("conversation-open").last.click()
+    until_answers(chat, 200)
+    assert layouts() - before < 100
+    session.detach()
+
+    many = {**FILE, "conversations": FILE["conversations"] * 1000}
+    assert put(chat, many) == "Conversations imported: 1,000"
+    shown = "document.querySelectorAll('[data-testid=conversation]').length === 1002"
+    chat.until(shown, 10)
 
 
 def test_files_of_conversations(tiny_chat: Chat) -> None:

@@ -103,6 +103,19 @@ def test_theme_and_language(tiny_chat: Chat) -> None:
     chat.page.emulate_media(color_scheme="light")
     assert chat.page.evaluate(PAPER) == LIGHT
 
+    # an answer that grows meanwhile is still the one that is shown
+    whole = chat.answer
+    chat.page.evaluate(PACE, {"ms": 20})
+    chat.anew().send("Where is the sea?")
+    chat.until("document.querySelector('.answer')?.innerText.trim().length > 0")
+    settings(chat, language="zh")
+    chat.until("document.documentElement.lang === 'zh'")
+    assert chat.state == "generating"
+    chat.wait_for("ready")
+    assert chat.answer == whole.replace("Copy", "复制")
+    settings(chat, language="auto")
+    chat.page.evaluate(PACE, {})
+
 
 # What is cut off or must be scrolled to sideways.
 WIDER = """() => [...document.querySelectorAll('html, main, dialog[open], .side')]

@@ -123,7 +123,7 @@ def test_the_best_passages_go_along(chat: Chat) -> None:
     chat.wait_for("ready", timeout=5000)
     until_chips(chat, 1)
     assert chat.hook("prompt").input_value() == "w1"
-    assert chat.hook("error").is_hidden()
+    assert chat.hook("error").is_hidden(), chat.hook("error").inner_text()
     assert len(texts(chat, "question")) == 1
 
     # passages are kept with their question; the address names another encoder, which is not there
