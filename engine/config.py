@@ -95,9 +95,9 @@ class LoadConfig:
     (auto: to 15 bits where that is faster; in products of many tokens of a large model, on a real
     GPU, to 8 bits), whether kernel variants are measured (None: on a real GPU, those not measured
     before; true: all of them, however long it takes), and the bytes of device memory that all
-    loaded models may take together (None: this one takes the place of all others). A ``remote``
-    server computes if the device is "remote", or if it is "auto" and the model cannot be loaded on
-    any device here."""
+    loaded models, and an encoder, may take together (None: this one takes the place of all other
+    models). A ``remote`` server computes if the device is "remote", or if it is "auto" and the
+    model cannot be loaded on any device here."""
 
     model: str = ""  # the catalogue's default
     device: DeviceChoice = "auto"

@@ -7,16 +7,18 @@ import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
-from engine.backends.base import Device, weights_of
+from engine.backends.base import Device, slot_sizes, weights_of
 from engine.errors import OctavoError
 from engine.graph.lowering import Recording, record
 from engine.graph.model import Graph
 from engine.graph.passes.dead import drop_dead
 from engine.graph.pooling import EMBEDDING, MASK, mean_pooling
 from engine.graph.running import compute, state_of, write_known
-from engine.plan import Traits, Weight
+from engine.plan import Plan, Traits, Weight
+from engine.room import Boundless, CrowdedError, Room
 
 IDS, KINDS = "input_ids", "token_type_ids"
 BATCH, SEQUENCE = "batch", "sequence"
@@ -125,17 +127,30 @@ def unframed(tokenizer_json: str) -> str:
         raise OctavoError("tokenizer.unsupported", reason) from None
 
 
+def _growth(plans: Sequence[Plan]) -> Plan:
+    """A plan that needs by how much the last one makes the activations of them all grow."""
+    before, after = slot_sizes(plans[:-1]), slot_sizes(plans)
+    grown = (new - old for old, new in zip_longest(before, after, fillvalue=0))
+    return Plan("", (), {}, tuple(grown))
+
+
 class Embedder:
     """An encoder on a device. Its ``weights`` are allocated and loaded by whoever makes it."""
 
     def __init__(
-        self, device: Device, graph: Graph, longest: int, traits: Traits | None = None
+        self,
+        device: Device,
+        graph: Graph,
+        longest: int,
+        traits: Traits | None = None,
+        room: Room | None = None,
     ) -> None:
         """``longest`` is how many tokens a text may have, control tokens included; ``traits`` are
-        those of the kernels, the device's own if absent."""
+        those of the kernels, the device's own if absent; plans have their memory from ``room``."""
         self.longest = longest
         self._traits = traits or device.traits
         self._device = device
+        self._room = room or Boundless()
         self._buckets = buckets(longest)
         self._graph = drop_dead(mean_pooling(graph))
         self._recordings: dict[Bucket, Recording] = {}  # that have been used
@@ -152,12 +167,18 @@ class Embedder:
         if known:
             return known
         made = self._record(bucket)
-        await self._device.allocate(state_of(made))
+        recordings = self._recordings
         # All of them: a plan may need larger buffers, which the others then share.
-        plans = [recording.plan for recording in (*self._recordings.values(), made)]
-        await self._device.compile(plans, lambda *_: None)
+        plans = [recording.plan for recording in (*recordings.values(), made)]
+        needs = self._device.needs(state_of(made), [_growth(plans)])
+        with self._room.more(needs) as may:
+            if not may:
+                raise CrowdedError(sum(self._device.memory().values()) + needs)
+            self._recordings = {}  # what is stopped half-way begins again
+            await self._device.allocate(state_of(made))
+            await self._device.compile(plans, lambda *_: None)
         write_known(self._device, made)
-        self._recordings[bucket] = made
+        self._recordings = {**recordings, bucket: made}
         return made
 
     async def embed(self, texts: Sequence[Sequence[int]]) -> list[array[float]]:

@@ -21,6 +21,7 @@ from engine.graph.reading import read_graph
 from engine.header import Manifest, read_manifest
 from engine.loader import Host, StageProgress, upload_weights
 from engine.plan import Traits
+from engine.room import Boundless, Room
 from engine.tokenizer import Encoder as Tokenizer
 
 MOST_TEXTS = 2048  # of a request, as OpenAI allows
@@ -93,8 +94,16 @@ class SentenceEncoder:
         self.tokenizer.close()
 
 
-async def load_encoder(host: Host, config: LoadConfig, progress: StageProgress) -> SentenceEncoder:
-    """Load the encoder of ``config.model``; whatever fails or is stopped leaves nothing behind."""
+async def load_encoder(
+    host: Host,
+    config: LoadConfig,
+    progress: StageProgress,
+    room: Room | None = None,
+    least: int = 0,
+) -> SentenceEncoder:
+    """Load the encoder of ``config.model``, with memory from ``room``: at least so many bytes in
+    all. Whatever fails or is stopped leaves nothing behind."""
+    room = room or Boundless()
     device: Device | None = None
     tokenizer: Tokenizer | None = None
     try:
@@ -106,7 +115,10 @@ async def load_encoder(host: Host, config: LoadConfig, progress: StageProgress) 
         device, _ = await host.open_device(config)
         opened = device
         weights = Embedder(device, encoder.graph, encoder.longest).weights
+        sizes = encoder.manifest.shard_sizes
+        await room.take(max(device.needs(weights, (), sizes), least))
         await device.allocate(weights)
+        device.begin_upload(encoder.manifest.shard_sizes)
         tokenizer = await host.open_tokenizer(unframed(encoder.tokenizer))
         manifest = encoder.manifest
         index = constants_index(encoder.graph, manifest.size)
@@ -114,7 +126,7 @@ async def load_encoder(host: Host, config: LoadConfig, progress: StageProgress) 
         await upload_weights(host, device, index, manifest, weights, first, progress)
 
         def embedder_of(traits: Traits) -> Embedder:
-            return Embedder(opened, encoder.graph, encoder.longest, traits)
+            return Embedder(opened, encoder.graph, encoder.longest, traits, room)
 
         traits = await right_traits(
             device.traits, manifest.name, lambda traits: embedder_of(traits).embed, host

@@ -1,112 +1,147 @@
 """The encoder that is loaded: one at a time, loaded when it is first asked, beside the models that
-answer."""
+answer. It shares the memory with them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from engine.backends.base import Device
 from engine.config import LoadConfig
+from engine.economy import Economy
 from engine.encoder import SentenceEncoder, load_encoder
-from engine.errors import OctavoError
+from engine.errors import OctavoError, as_octavo_error
 from engine.loader import Host, StageProgress
+from engine.room import CrowdedError, Memory, Resident, Share
 
 GPU_LOST = ("gpu.lost", "gpu.stalled")
+
+
+@dataclass(eq=False)
+class Place(Resident):
+    """Where an encoder is, and what it was loaded by; None if there is none."""
+
+    encoder: SentenceEncoder | None = None
+    config: LoadConfig | None = None
+    noun: ClassVar[str] = "encoder"
+    saving: ClassVar[str] = "choose a smaller encoder or shorter texts"
+
+    @property
+    def device(self) -> Device | None:
+        """The encoder's own."""
+        return self.encoder.device if self.encoder else None
+
+    def free(self) -> None:
+        """Close the encoder."""
+        if self.encoder:
+            self.encoder.close()
+        self.encoder = self.config = None
 
 
 class Encoders:
     """Answers requests for embeddings, one after another."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, memory: Memory) -> None:
         self._host = host
-        self._config: LoadConfig | None = None
-        self._encoder: SentenceEncoder | None = None
+        self._memory = memory
+        self._place = Place()
         self._turn = asyncio.Lock()
-        self._tasks: dict[int, asyncio.Task[dict[str, Any]]] = {}  # by the asker's key
-        self.is_loading = False
+        # By the asker's key, each with the name of its encoder.
+        self._tasks: dict[int, tuple[str, asyncio.Task[dict[str, Any]]]] = {}
 
     async def create(
-        self,
-        config: LoadConfig,
-        texts: Sequence[str],
-        progress: StageProgress,
-        key: int,
-        is_free: Callable[[], bool],
+        self, config: LoadConfig, texts: Sequence[str], progress: StageProgress, key: int
     ) -> dict[str, Any]:
-        """Embeddings of texts in OpenAI's shape, by the encoder that ``config`` names.
+        """Embeddings of texts in OpenAI's shape, by the encoder that ``config`` names. Its load
+        waits while a model is loaded or comes back.
 
-        Raises OctavoError engine.busy if it has to be loaded while ``is_free`` is false,
-        request.cancelled if stopped; a lost GPU is asked for once more.
+        Raises OctavoError request.cancelled if stopped, memory.budget, memory.device; a lost GPU is
+        asked for once more.
         """
-        task = asyncio.ensure_future(self._create(config, texts, progress, is_free))
-        self._tasks[key] = task
+        task = asyncio.ensure_future(self._create(config, texts, progress))
+        self._tasks[key] = config.model, task
         try:
             return await task
         except asyncio.CancelledError:
             raise OctavoError("request.cancelled") from None
         finally:
             del self._tasks[key]
+            self._memory.ended.fire()
 
     def describe(self) -> dict[str, Any] | None:
         """The encoder that is loaded, and its bytes on the device by purpose."""
-        if not (self._encoder and self._config):
+        encoder, config = self._place.encoder, self._place.config
+        if not (encoder and config):
             return None
-        memory = dict(self._encoder.device.memory())
-        name = {"model": self._config.model, "name": self._encoder.name}
+        memory = dict(encoder.device.memory())
+        name = {"model": config.model, "name": encoder.name}
         return {**name, "memory_bytes": sum(memory.values()), "memory": memory}
 
-    def stop(self, key: int | None = None) -> bool:
-        """Stop a request, or all; whether there was one."""
-        tasks = [task for k, task in self._tasks.items() if key in (None, k)]
-        for task in tasks:
-            task.cancel()
-        return bool(tasks)
+    def stop(self, key: int) -> bool:
+        """Stop a request; whether there was one."""
+        return key in self._tasks and self._tasks[key][1].cancel()
 
     async def unload(self, model: str | None = None) -> bool:
-        """Stop, and free the encoder of this name, or any; whether there was one."""
-        if model is not None and not (self._config and self._config.model == model):
-            return False
-        self.stop()
-        async with self._turn:
-            self._free()
-        return True
+        """Stop requests to the encoder of this name, and free it, or any; whether there was one."""
+        meant = [task for name, task in self._tasks.values() if model in (None, name)]
+        for task in meant:
+            task.cancel()
+        if meant:
+            await asyncio.wait(meant)
+        config = self._place.config
+        is_there = config is not None and model in (None, config.model)
+        if is_there and not self._place.uses:  # by one who asked for it meanwhile
+            self._memory.swap_out(self._place)
+        return is_there or bool(meant)
 
     async def _create(
-        self,
-        config: LoadConfig,
-        texts: Sequence[str],
-        progress: StageProgress,
-        is_free: Callable[[], bool],
+        self, config: LoadConfig, texts: Sequence[str], progress: StageProgress
     ) -> dict[str, Any]:
+        async def attempt(_: Economy) -> dict[str, Any]:
+            return await self._with_room(config, texts, progress)
+
         async with self._turn:
-            encoder = await self._loaded(config, progress, is_free)
+            for is_last in (False, True):
+                try:
+                    return await self._memory.insist(self._place, attempt)
+                except Exception as error:
+                    if as_octavo_error(error).code not in GPU_LOST:
+                        raise
+                    self._memory.swap_out(self._place)
+                    if is_last:
+                        raise
+        raise AssertionError
+
+    async def _with_room(
+        self, config: LoadConfig, texts: Sequence[str], progress: StageProgress
+    ) -> dict[str, Any]:
+        """With as much room as the texts turn out to need."""
+        least = 0
+        while True:
             try:
-                return await encoder.create(texts)
-            except OctavoError as error:
-                if error.code not in GPU_LOST:
-                    raise
-            self._free()
-            encoder = await self._loaded(config, progress, is_free)
-            return await encoder.create(texts)
+                return await self._once(config, texts, progress, least)
+            except CrowdedError as error:
+                least = error.nbytes
 
-    async def _loaded(
-        self, config: LoadConfig, progress: StageProgress, is_free: Callable[[], bool]
-    ) -> SentenceEncoder:
-        if self._encoder and self._config == config:
-            return self._encoder
-        if not is_free():
-            raise OctavoError("engine.busy", "A model is being loaded.")
-        self._free()
-        self.is_loading = True
+    async def _once(
+        self, config: LoadConfig, texts: Sequence[str], progress: StageProgress, least: int
+    ) -> dict[str, Any]:
+        """On its device, with room for ``least`` bytes in all. CrowdedError if the texts need more
+        than there is."""
+        place = self._place
+        if place.config != config:
+            self._memory.swap_out(place)
+
+        async def bring() -> None:
+            share = Share(self._memory, place)
+            place.encoder = await load_encoder(self._host, config, progress, share, least)
+            place.config = config
+
+        await self._memory.enter(place, bring, least=least)
+        assert place.encoder
         try:
-            self._encoder = await load_encoder(self._host, config, progress)
+            return await place.encoder.create(texts)
         finally:
-            self.is_loading = False
-        self._config = config
-        return self._encoder
-
-    def _free(self) -> None:
-        if self._encoder:
-            self._encoder.close()
-        self._encoder = self._config = None
+            self._memory.leave(place)

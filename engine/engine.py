@@ -21,6 +21,7 @@ from engine.reasoning import Reasoning
 from engine.recovery import News
 from engine.request import Request, Requests, T, Work
 from engine.resident import Models, Ready, Slot
+from engine.room import Memory
 from engine.session import NoRoomError, Session
 from engine.unfinished import Unfinished
 
@@ -34,7 +35,8 @@ class Engine:
         self, host: Host, tell: Callable[[int, News], None] = lambda key, news: None
     ) -> None:
         self._host = host
-        self._models = Models(host, self._rehearse, self._tell)
+        self.memory = Memory()
+        self._models = Models(host, self.memory, self._rehearse, self._tell)
         self._tell_asker = tell  # by the key of a request
         self._loading: asyncio.Task[LoadedModel] | None = None
         self._loading_name = ""
@@ -42,7 +44,7 @@ class Engine:
         # Loading, unloading and resetting change what an answer stands on: one at a time, and no
         # answer begins meanwhile.
         self._changing = asyncio.Lock()
-        self._requests = Requests(self._models)
+        self._requests = Requests(self._models, self.memory)
         self._unfinished: Unfinished[Slot, Prompt] = Unfinished()
 
     @property
@@ -74,7 +76,7 @@ class Engine:
         finally:
             if self._loading is task:
                 self._loading = None
-            self._requests.changed.fire()
+            self.memory.ended.fire()
 
     async def _replace(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
         async with self._changing:
@@ -266,7 +268,7 @@ class Engine:
         table, ends = ready.model.token_bytes, ready.model.special.eos
         opening = self._host.open_grammar(schema, run.config.strict, table, ends)
         closing = (lambda: request.stopping), (lambda late: late.close())
-        grammar = await self._requests.changed.result(opening, *closing)
+        grammar = await self.memory.ended.result(opening, *closing)
         if grammar:
             await run.obey(grammar)
         return grammar is not None
@@ -370,13 +372,13 @@ class Engine:
             return status
         status |= current.describe() | {"answers": len(self._requests)}
         status["models"] = [slot.summarize() for slot in self._models]
-        if self._models.budget is not None:
-            status["budget_bytes"] = self._models.budget
+        if self.memory.budget is not None:
+            status["budget_bytes"] = self.memory.budget
         if current.ready:
             model = current.ready.model
             runs = [r.run for r in self._requests if r.run and r.slot is current]
             sequences = [(run.session.blocks, run.session.num_cached) for run in runs]
             status["kv"] = describe_pool(
-                model.pool, sequences, model.block_bytes, model.kv.max_blocks
+                model.pool, sequences, model.block_bytes, model.kv.max_blocks, model.kv.precision
             )
         return status

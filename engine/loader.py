@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ from engine.ops.attention import KV_BLOCK, KVLayout
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Plan, Traits, Weight
 from engine.prompt import Prompts
+from engine.room import Boundless, Room
 from engine.templates import fallback
 from engine.tokenizer import Encoder
 from engine.tokenizer.decoder import token_bytes
@@ -103,30 +104,6 @@ class Host(Protocol):
     def now(self) -> float:
         """Seconds on a clock that only moves forward."""
         ...
-
-
-class Room(Protocol):
-    """A model's part of the memory that all loaded models share."""
-
-    async def take(self, nbytes: int) -> None:
-        """Before the model holds ``nbytes`` in all: wait until it may. OctavoError memory.budget
-        if it never will."""
-        ...
-
-    def more(self, nbytes: int) -> AbstractContextManager[bool]:
-        """Whether the model may hold ``nbytes`` more while this lasts; what it has, it keeps."""
-        ...
-
-
-class Boundless:
-    """Room without a limit."""
-
-    async def take(self, nbytes: int) -> None:
-        """At once."""
-
-    def more(self, nbytes: int) -> AbstractContextManager[bool]:
-        """Always."""
-        return nullcontext(True)
 
 
 @dataclass
@@ -261,6 +238,7 @@ async def load(
         for rope, factors in ropes.items():
             if not factors:
                 device.write(kv.rope(rope.name), rope.table(context))
+        device.begin_upload(manifest.shard_sizes)
         # In this order, as each begins with work for this thread; then all three mostly wait.
         _, encoder, _ = await _together(
             device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),

@@ -9,8 +9,8 @@ from typing import TypeAlias, TypeVar
 from engine.answer import Run, Stopped
 from engine.errors import OctavoError, as_octavo_error
 from engine.resident import Models, Ready, Slot
+from engine.room import Memory
 from engine.session import NoRoomError
-from engine.turns import Signal
 
 T = TypeVar("T")
 # What is made of a model on its device, and may end with any outcome once it is stopped.
@@ -34,10 +34,10 @@ class Request:
 class Requests:
     """All requests under way, in the order in which they came."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, memory: Memory) -> None:
         self._models = models
+        self._memory = memory
         self._requests: list[Request] = []
-        self.changed = Signal()  # one has ended or is to stop, or a load has ended
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests)
@@ -56,7 +56,7 @@ class Requests:
         """It is over, however it went."""
         self._leave(request)
         self._requests.remove(request)
-        self.changed.fire()
+        self._memory.ended.fire()
 
     async def enter(self, request: Request) -> Ready | None:
         """Its model, on the device until the request ends, waits for room or has lost it; None if
@@ -67,7 +67,7 @@ class Requests:
     def _leave(self, request: Request) -> None:
         if request.ready:
             request.ready = None
-            self._models.leave(request.slot)
+            self._memory.leave(request.slot)
 
     async def made(self, request: Request, work: Work[T]) -> tuple[Ready, T] | None:
         """A request's model and what ``work`` makes of it, which begins again if the GPU was lost
@@ -93,14 +93,15 @@ class Requests:
         return True
 
     async def wait_for_room(self, request: Request, is_loading: bool) -> None:
-        """Until another answer ends, or a load, or this one is stopped; its model may be swapped
-        out meanwhile. NoRoomError if no other has room, nor a load may free some."""
-        if not is_loading and all(r.waiting for r in self._requests if r is not request):
+        """Until another answer ends, or a load, or embeddings, or this one is stopped; its model
+        may be swapped out meanwhile. NoRoomError if no other has room."""
+        alone = all(r.waiting for r in self._requests if r is not request)
+        if alone and not is_loading and not self._memory.is_used(but=list(self._models)):
             raise NoRoomError
         request.waiting = True
         self._leave(request)
         try:
-            await self.changed.wait()
+            await self._memory.ended.wait()
         finally:
             request.waiting = False
 
@@ -108,12 +109,12 @@ class Requests:
         """Let them end soon, also those that wait."""
         for request in requests:
             request.stopping = True
-        self.changed.fire()
-        self._models.changed.fire()
+        self._memory.ended.fire()
+        self._memory.changed.fire()
 
     async def stop_those_of(self, slots: list[Slot]) -> None:
         """Stop all answers of models and wait for their ends."""
         meant = [request for request in self._requests if request.slot in slots]
         self.tell_to_stop(meant)
         while any(request in self._requests for request in meant):
-            await self.changed.wait()
+            await self._memory.ended.wait()

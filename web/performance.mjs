@@ -207,6 +207,7 @@ export class PerformancePanel {
       const blocks = t("perf_kv_text", {
         blocks: number(kv.num_blocks),
         size: number(kv.block_size),
+        precision: t(`kv_${kv.precision}`),
         budget: number(kv.budget_blocks),
         tokens: number(kv.tokens),
       });

@@ -34,8 +34,9 @@
  * @property {"f16" | "q8"} [kv_precision] of what the KV cache holds: halves if absent, or bytes with
  *   scales, about half the memory
  * @property {boolean} [tune] measure kernel variants: all (true), none (false), new ones (absent)
- * @property {number} [memory_bytes] on the device that all loaded models may take together: those
- *   that are there stay, or are swapped out until they are used. If absent, they are replaced
+ * @property {number} [memory_bytes] on the device that all loaded models, and an encoder, may take
+ *   together: those that are there stay, or are swapped out until they are used. If absent, models
+ *   are replaced
  *
  * @typedef {object} EmbeddingOptions
  * @property {string} model address of an encoder's manifest; it is loaded when it is first asked

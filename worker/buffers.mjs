@@ -62,15 +62,21 @@ export class Buffers {
     return Object.fromEntries(this.#bytesByLabel);
   }
 
-  /** Creates buffers, zeroed; one that is there and large enough stays.
+  /** Creates buffers, zeroed; one that is there and large enough stays, one that is too small goes,
+   * and with it the plans that are bound to it. If the GPU refuses one, it has none of them.
    * @param {WireBuffer[]} wanted */
   async allocate(wanted) {
     const missing = wanted.filter(({ name, bytes }) => (this.#buffers.get(name)?.size ?? 0) < bytes);
+    for (const it of missing) this.#drop(it);
     const held = this.held;
     const { buffers, failed } = this.#create(missing);
-    missing.forEach((it, i) => this.#put(it, buffers[i])); // now, so that `clear` finds them
+    buffers.forEach((buffer, i) => this.#put(missing[i], buffer)); // now, so that `clear` finds them
     const error = await failed;
-    if (error) throw memoryError(error, missing.reduce((sum, { bytes }) => sum + bytes, 0), held);
+    if (!error) return;
+    missing.forEach((it, i) => {
+      if (this.#buffers.get(it.name) === buffers[i]) this.#drop(it);
+    });
+    throw memoryError(error, missing.reduce((sum, { bytes }) => sum + bytes, 0), held);
   }
 
   /** Bytes of all of them. */
@@ -114,6 +120,15 @@ export class Buffers {
     const { made, failed } = scoped(this.#device, () => wanted.map(({ name, bytes }) =>
       this.#device.createBuffer({ label: name, size: Math.max(16, Math.ceil(bytes / 16) * 16), usage })));
     return { buffers: made ?? [], failed };
+  }
+
+  /** @param {WireBuffer} wanted */
+  #drop({ name, label }) {
+    const buffer = this.#buffers.get(name);
+    if (!buffer) return;
+    buffer.destroy(); // what was submitted still ends
+    this.#buffers.delete(name);
+    this.#bytesByLabel.set(label, (this.#bytesByLabel.get(label) ?? 0) - buffer.size);
   }
 
   /** @param {WireBuffer} wanted @param {GPUBuffer} buffer */

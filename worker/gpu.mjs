@@ -4,11 +4,14 @@
 
 import { describe, openDevice } from "./adapters.mjs";
 import { Buffers, GpuError, memoryError, scoped } from "./buffers.mjs";
+import { Readback } from "./readback.mjs";
+import { summarize } from "./summary.mjs";
 import { passTime, profile } from "./timing.mjs";
 import { Uploads } from "./upload.mjs";
 import { within } from "./waits.mjs";
 
 /**
+ * @typedef {import("./readback.mjs").Part} Part
  * @typedef {{code: string, layout: ("read" | "read_write")[], constants: Record<string, number>}} WirePipeline
  * `code` is a key of `modules`.
  * @typedef {{label: string, pipeline: number, buffers: string[], grid: number[], tokens: number}} WireDispatch
@@ -19,7 +22,7 @@ import { within } from "./waits.mjs";
  * Repack `count` blocks from byte `source` of the raw shard, the first one being block `first`;
  * with an empty `repack`, copy `bytes` from `source` to byte `first`.
  * @typedef {{layout: GPUBindGroupLayout, buffers: string[], group: GPUBindGroup}} Binding
- * @typedef {{buffer: GPUBuffer, failed: Promise<unknown>}} Reader and what was wrong with making it
+ * @typedef {{buffer: string, bytes: number}} WireRead the first `bytes` of a buffer
  * @typedef {{label: string, pipeline: GPUComputePipeline, binding: Binding, grid: number[], tokens: number}} Dispatch
  */
 
@@ -60,14 +63,13 @@ export class Gpu {
     this.adapter = adapter;
     this.device = device;
     this.buffers = new Buffers(device);
+    this.#readback = new Readback(device, () => this.buffers.held);
     /** @type {Map<string, Dispatch[]>} */
     this.plans = new Map();
     /** @type {Map<string, Promise<GPUComputePipeline>>} */
     this.pipelines = new Map();
     /** @type {Map<string, GPUBindGroupLayout>} */
     this.layouts = new Map();
-    /** @type {Reader[]} */
-    this.readers = [];
     this.encodeMs = 0; // spent recording and submitting commands
     /** What the GPU refused, and nobody has heard of. @type {GPUError | null} */
     this.failure = null;
@@ -175,6 +177,7 @@ export class Gpu {
   }
 
   #isLost = false;
+  #readback;
   /** @type {Map<string, GPUShaderModule>} */
   #modules = new Map();
   #uploads = new Uploads(this);
@@ -251,28 +254,48 @@ export class Gpu {
    * @returns {Promise<Uint32Array>} */
   run(names, tokens, repeat, first, count) {
     const started = performance.now();
-    const plans = names.split(",").map((name) => this.#plan(name));
-    const reader = count ? this.#reader() : null;
-    const step = plans.flat();
+    const step = names.split(",").flatMap((name) => this.#plan(name));
     const work = Array.from({ length: repeat }, () => step).flat();
     const size = repeat > 1 ? BURST_SUBMIT * step.length : SUBMIT;
-    for (let at = 0; at < work.length; at += size) {
-      const end = at + size;
-      this.#submit(work.slice(at, end), tokens, end >= work.length ? reader : null);
-    }
+    const ring = count ? [{ source: this.buffer("sampled"), offset: 0, bytes: RING * 4 }] : [];
+    const done = this.#submit(work, tokens, size, ring);
     this.encodeMs += performance.now() - started;
-    return this.settle(reader ? this.#ids(reader, first, count) : this.#idle());
+    return done.then((copies) => {
+      const [ids] = copies.map(({ buffer }) => new Uint32Array(buffer));
+      return Uint32Array.from({ length: count }, (_, i) => ids[(first + i) % RING]);
+    });
   }
 
-  /** @param {Dispatch[]} dispatches @param {number} tokens
-   * @param {Reader | null} reader gets the ring of sampled ids afterwards */
-  #submit(dispatches, tokens, reader) {
-    const encoder = this.device.createCommandEncoder();
-    const pass = encoder.beginComputePass();
-    this.encode(pass, dispatches, tokens);
-    pass.end();
-    if (reader) encoder.copyBufferToBuffer(this.buffer("sampled"), 0, reader.buffer, 0, RING * 4);
-    this.device.queue.submit([encoder.finish()]);
+  /** Replays a plan, and reads the beginnings of buffers afterwards: one wait for both.
+   * @param {string} name @param {number} tokens @param {string} json WireRead[]
+   * @returns {Promise<Uint8Array[]>} */
+  compute(name, tokens, json) {
+    return this.#submit(this.#plan(name), tokens, SUBMIT, this.#parts(json));
+  }
+
+  /** Submits dispatches, so many at a time, and copies of `parts` with the last of them. Resolves to
+   * these when the GPU is done.
+   * @param {Dispatch[]} dispatches @param {number} tokens @param {number} size
+   * @param {Part[]} parts */
+  #submit(dispatches, tokens, size, parts) {
+    const copy = parts.length ? this.#readback.copy(parts) : null;
+    let at = 0;
+    do {
+      const encoder = this.device.createCommandEncoder();
+      const pass = encoder.beginComputePass();
+      this.encode(pass, dispatches.slice(at, at + size), tokens);
+      pass.end();
+      at += size;
+      if (at >= dispatches.length) copy?.encode(encoder);
+      this.device.queue.submit([encoder.finish()]);
+    } while (at < dispatches.length);
+    return this.settle(copy ? copy.read() : this.device.queue.onSubmittedWorkDone().then(() => []));
+  }
+
+  /** @param {string} json WireRead[] @returns {Part[]} */
+  #parts(json) {
+    const reads = /** @type {WireRead[]} */ (JSON.parse(json));
+    return reads.map(({ buffer, bytes }) => ({ source: this.buffer(buffer), offset: 0, bytes }));
   }
 
   /** @param {string} name @returns {Dispatch[]} */
@@ -307,52 +330,21 @@ export class Gpu {
     const step = Array.from({ length: repeat }, () => this.#plan(name)).flat();
     if (this.device.features.has("timestamp-query")) return passTime(this, step, tokens);
     const started = performance.now();
-    this.#submit(step, tokens, null);
-    await this.settle(this.#idle());
+    await this.#submit(step, tokens, step.length, []);
     return performance.now() - started;
   }
 
   /** Runs one dispatch of a plan, and reads what it wrote.
    * @param {string} name @param {number} index @param {number} tokens @param {string} json WireRead[]
    * @returns {Promise<Uint8Array[]>} */
-  async trace(name, index, tokens, json) {
-    const { trace } = await import("./tracing.mjs"); // what no answer needs
-    return trace(this, this.#plan(name)[index], tokens, JSON.parse(json));
+  trace(name, index, tokens, json) {
+    return this.#submit([this.#plan(name)[index]], tokens, 1, this.#parts(json));
   }
 
-  /** The same, of which only six numbers are told: see tracing.mjs. @returns {Promise<string>} JSON
+  /** The same, of which only six numbers are told: see summary.mjs. @returns {Promise<string>} JSON
    * @param {string} name @param {number} index @param {number} tokens @param {string} json WireRead[] */
   async survey(name, index, tokens, json) {
-    const { summarize } = await import("./tracing.mjs");
     return JSON.stringify((await this.trace(name, index, tokens, json)).map(summarize));
-  }
-
-  /** @returns {Reader} */
-  #reader() {
-    const known = this.readers.pop();
-    if (known) return known;
-    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
-    const { made, failed } = scoped(this.device, () =>
-      this.device.createBuffer({ label: "reader", size: RING * 4, usage }));
-    return { buffer: /** @type {GPUBuffer} */ (made), failed };
-  }
-
-  /** @param {Reader} reader @param {number} first @param {number} count */
-  async #ids(reader, first, count) {
-    const { buffer } = reader;
-    const error = await reader.failed;
-    if (error) throw memoryError(error, RING * 4, this.buffers.held);
-    await buffer.mapAsync(GPUMapMode.READ);
-    const ring = new Uint32Array(buffer.getMappedRange());
-    const ids = Uint32Array.from({ length: count }, (_, i) => ring[(first + i) % RING]);
-    buffer.unmap();
-    this.readers.push(reader);
-    return ids;
-  }
-
-  async #idle() {
-    await this.device.queue.onSubmittedWorkDone();
-    return new Uint32Array();
   }
 
   /** Waits for the GPU, and turns what went wrong on it into an error.
@@ -393,22 +385,21 @@ export class Gpu {
   /** Reads a buffer back. @param {string} name @param {number} offset @param {number} bytes
    * @returns {Promise<Uint8Array>} */
   read(name, offset, bytes) {
-    return this.copyOf(() => this.buffer(name), offset, bytes);
+    return this.copyOf({ source: this.buffer(name), offset, bytes });
   }
 
-  /** @param {() => GPUBuffer} source asked when there is a place for the copy: it may grow before
-   * @param {number} offset @param {number} bytes */
-  async copyOf(source, offset, bytes) {
-    const size = Math.ceil(bytes / 4) * 4;
-    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
-    const reader = await this.create({ label: "copy", size, usage });
+  /** @param {Part} part @returns {Promise<Uint8Array>} */
+  async copyOf(part) {
+    const copy = this.#readback.copy([part]);
     const encoder = this.device.createCommandEncoder();
-    encoder.copyBufferToBuffer(source(), offset, reader, 0, size);
+    copy.encode(encoder);
     this.device.queue.submit([encoder.finish()]);
-    await this.settle(reader.mapAsync(GPUMapMode.READ));
-    const copy = new Uint8Array(reader.getMappedRange().slice(0)).subarray(0, bytes);
-    reader.destroy();
-    return copy;
+    return (await this.settle(copy.read()))[0];
+  }
+
+  /** Shards will come: see Uploads. @param {number} bytes of the largest @param {number} count */
+  beginUpload(bytes, count) {
+    this.#uploads.begin(bytes, count);
   }
 
   /** Takes the next shard of a model: see Uploads.
@@ -431,12 +422,11 @@ export class Gpu {
 
   /** Frees everything but the device. */
   clear() {
-    for (const { buffer } of this.readers) buffer.destroy();
+    this.#readback.close();
     this.buffers.clear();
     this.#uploads.close();
     this.epoch++;
     this.failure = null;
     this.plans.clear();
-    this.readers = [];
   }
 }

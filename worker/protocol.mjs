@@ -52,7 +52,8 @@
  * ""): then `memory_bytes` is the device memory of all of them, which is never exceeded. If a model
  * needs room, idle ones are swapped out, the one that was used longest ago first; if that is not
  * enough, answers under way are waited for. A model that was swapped out comes back from the
- * browser's cache when it is used. One that does not fit alone is refused by `memory.budget`.
+ * browser's cache when it is used. One that does not fit alone is refused by `memory.budget`. All of
+ * this holds for an encoder beside them too.
  *
  * Several clients can share one worker: hub.mjs says how they come to it, router.mjs what each of
  * them has. Their messages are those above, by a port or a channel instead of the worker itself. A
@@ -106,8 +107,8 @@
  *   scales, about half the memory
  * @property {boolean} [tune] measure the variants of kernels: all of them (true), none (false), or
  *   on a real GPU those that were not measured before (absent)
- * @property {number} [memory_bytes] on the device that all loaded models may take together: those
- *   that are there stay loaded. If absent, this one takes their place
+ * @property {number} [memory_bytes] on the device that all loaded models, and an encoder, may take
+ *   together: those that are there stay loaded. If absent, this one takes the models' place
  *
  * @typedef {Omit<LoadRequest, "model" | "keep"> & {model?: string}} NamedLoad as the engine gets it
  *
@@ -174,7 +175,8 @@
  *
  * @typedef {{id: number, kind: "tokenize", model?: string, text: string} | {id: number,
  *   kind: "detokenize", model?: string, ids: number[]}} TokenRequest
- * @typedef {object} EmbedRequest an encoder is loaded when it is first asked, in place of another one
+ * @typedef {object} EmbedRequest an encoder is loaded when it is first asked, in place of another
+ *   one; it waits while a model is loaded, as a load waits for the encoder's
  * @property {number} id
  * @property {"embed"} kind
  * @property {string} model address of its manifest
@@ -361,7 +363,7 @@
  * @property {ModelStatus[]} [models] all that are loaded, the last one last
  * @property {number} [budget_bytes] `memory_bytes` of the last load
  * @property {{model: string, name: string, memory_bytes: number, memory: Record<string, number>}}
- *   [encoder] if one is loaded; it is not counted in the above
+ *   [encoder] if one is on a device; its bytes are not in `memory_bytes`, but in the budget
  * @property {number} [clients] that share the engine, which all of this is about
  *
  * @typedef {object} ModelStatus
@@ -372,6 +374,7 @@
  * @property {number} answers under way
  *
  * @typedef {object} KvStatus blocks are free, used by answers under way, or cached for later prompts
+ * @property {"f16" | "q8"} precision of what they hold, as `kv_precision` of the load
  * @property {number} block_size tokens
  * @property {number} num_blocks that there are now
  * @property {number} budget_blocks that there may be; fewer once the device has refused memory

@@ -32,6 +32,8 @@ const NO_CATALOGUE = { default: "", models: [] };
 export class ShardStore {
   /** @type {Download | null} */
   #download = null;
+  /** The latest download of each model, by key. @type {Map<string, Download>} */
+  #latest = new Map();
   #lookup = new AbortController();
   /** Fetched once, until something fails. @type {Promise<Catalogue> | null} */
   #catalogue = null;
@@ -52,9 +54,13 @@ export class ShardStore {
     this.#retry = { ...RETRY, ...retry };
   }
 
-  /** True once a read has failed because the server has another version of the model by now. */
-  get replaced() {
-    return this.#download?.replaced ?? false;
+  /**
+   * Whether a read of the model failed because the server has another version of it by now.
+   *
+   * @param {string} [model] as it was opened
+   */
+  isReplaced(model = "") {
+    return this.#latest.get(model)?.replaced ?? false;
   }
 
   /**
@@ -93,6 +99,7 @@ export class ShardStore {
       this.#download?.cancel();
       this.#download = new Download(source, this.#retry);
     }
+    this.#latest.set(model || "", this.#download);
     if (onProgress) this.#download.listen(onProgress);
     return this.#download.manifestText;
   }
@@ -162,12 +169,13 @@ export class ShardStore {
   }
 
   /**
-   * What the browser keeps of the model that is open, once it has been read.
+   * What the browser keeps of a model, once it has been read; others may have been opened since.
    *
+   * @param {string} [model] as it was opened
    * @returns {Promise<import("./protocol.mjs").Kept>}
    */
-  async kept() {
-    const download = this.#download;
+  async kept(model = "") {
+    const download = this.#latest.get(model);
     if (!download?.kept.isFull) return { kept: download?.kept.isWhole ?? false };
     const { models, storage } = await listModels(NO_CATALOGUE, (id) => id);
     const isThis = (/** @type {string} */ id) =>

@@ -9,7 +9,7 @@ import { memoryError, scoped } from "./buffers.mjs";
  * @property {import("./buffers.mjs").Buffers} buffers
  * @property {(descriptor: GPUBufferDescriptor) => Promise<GPUBuffer>} create
  * @property {<T>(promise: Promise<T>) => Promise<T>} alive
- * @property {(source: () => GPUBuffer, offset: number, bytes: number) => Promise<Uint8Array>} copyOf
+ * @property {(part: import("./readback.mjs").Part) => Promise<Uint8Array>} copyOf
  * @property {(pass: GPUComputePassEncoder, plan: Dispatch[], tokens: number) => void} encode
  */
 
@@ -64,7 +64,7 @@ async function timestamps(player, count, encode) {
   encode(encoder, querySet);
   encoder.resolveQuerySet(querySet, 0, 2 * count, times, 0);
   device.queue.submit([encoder.finish()]);
-  const ns = new BigUint64Array((await player.copyOf(() => times, 0, 16 * count)).buffer);
+  const ns = new BigUint64Array((await player.copyOf({ source: times, offset: 0, bytes: 16 * count })).buffer);
   times.destroy();
   querySet.destroy();
   return Array.from({ length: count }, (_, i) => Number(ns[2 * i + 1] - ns[2 * i]) / 1e6);

@@ -7,6 +7,13 @@ import { release } from "./transfer.mjs";
  * @typedef {import("./gpu.mjs").WireJob} WireJob
  * @typedef {import("./gpu.mjs").WirePipeline} WirePipeline
  * @typedef {{job: WireJob, kernel: WirePipeline, pipeline: GPUComputePipeline}} Repack
+ * @typedef {object} Place what a shard goes through
+ * @property {GPUBuffer} stage mapped again and again, which is several times faster than making
+ *   mapped buffers
+ * @property {Promise<void | undefined>} mapped
+ * @property {GPUBuffer} raw the shard on the GPU
+ * @property {GPUBuffer} jobs
+ *
  * @typedef {object} Player what is needed of the player
  * @property {GPUDevice} device
  * @property {number} epoch
@@ -19,17 +26,17 @@ import { release } from "./transfer.mjs";
  */
 
 export const CARRY = 512; // bytes before a shard that hold the last, incomplete block of the one before
-const STAGES = 2; // staging buffers: one is filled while the GPU copies from the other
+const PLACES = 2; // one is filled while the GPU copies from the other
 const JOB_ALIGN = 256; // minimum alignment of a storage binding's offset
 const MAX_WORKGROUPS = 65535;
+const JOBS = 1024; // of a shard, for which there is room from the beginning
 
 export class Uploads {
   #player;
-  /** Mapped again and again, which is several times faster than making mapped buffers.
-   * @type {{buffer: GPUBuffer, mapped: Promise<void | undefined>}[]} */
-  #stages = [];
-  /** Shards on the GPU by turns: this one, and the one before. @type {GPUBuffer[]} */
-  #raw = [];
+  /** Shards go through them by turns: this one, and the one before. @type {Promise<Place>[]} */
+  #places = [];
+  /** @type {GPUBuffer[]} */
+  #buffers = [];
   #count = 0;
   /** Bytes of the last shard if its end belongs to the next one, else 0. */
   #carried = 0;
@@ -37,6 +44,12 @@ export class Uploads {
   /** @param {Player} player */
   constructor(player) {
     this.#player = player;
+  }
+
+  /** Begins to make what `count` shards go through, which takes longer than to use it.
+   * @param {number} bytes of the largest shard @param {number} count */
+  begin(bytes, count) {
+    for (let i = 0; i < Math.min(count, PLACES); i++) this.#places[i] = this.#make(bytes, JOBS);
   }
 
   /** Takes the next shard of a model: puts it on the GPU and repacks the weights in it. The last
@@ -47,30 +60,30 @@ export class Uploads {
   async upload(bytes, carry, jobsJson, kernelsJson) {
     const { device, epoch } = this.#player;
     const jobs = /** @type {WireJob[]} */ (JSON.parse(jobsJson));
-    const repacks = await this.#repacks(jobs, kernelsJson);
-    this.#player.checkEpoch(epoch);
     const length = Math.ceil(bytes.length / 4) * 4;
-    const stage = await this.#stage(this.#count % STAGES, length);
-    const raw = await this.#rawBuffer(this.#count % 2, CARRY + length);
-    const parameters = await this.#parameters(jobs.filter((job) => job.repack));
-    await this.#player.settle(stage.mapped);
+    const [before, at] = [(this.#count + 1) % PLACES, this.#count % PLACES];
+    const [place, repacks] = await Promise.all([
+      this.#place(at, length, Math.max(JOBS, jobs.length)),
+      this.#repacks(jobs, kernelsJson),
+    ]);
+    await this.#player.settle(place.mapped);
     this.#player.checkEpoch(epoch);
-    new Uint8Array(stage.buffer.getMappedRange()).set(bytes);
-    stage.buffer.unmap();
+    new Uint8Array(place.stage.getMappedRange(0, length)).set(bytes);
+    place.stage.unmap();
     release(bytes);
     const encoder = device.createCommandEncoder();
     if (this.#carried) {
-      encoder.copyBufferToBuffer(this.#raw[(this.#count + 1) % 2], this.#carried, raw, 0, CARRY);
+      const { raw } = await this.#places[before];
+      encoder.copyBufferToBuffer(raw, this.#carried, place.raw, 0, CARRY);
     }
-    encoder.copyBufferToBuffer(stage.buffer, 0, raw, CARRY, length);
+    encoder.copyBufferToBuffer(place.stage, 0, place.raw, CARRY, length);
     for (const job of jobs.filter((j) => !j.repack)) {
       const target = this.#player.buffer(job.buffers[0]);
-      encoder.copyBufferToBuffer(raw, job.source, target, job.first, job.bytes);
+      encoder.copyBufferToBuffer(place.raw, job.source, target, job.first, job.bytes);
     }
-    this.#encode(encoder, repacks, raw, parameters);
+    this.#encode(encoder, repacks, place);
     device.queue.submit([encoder.finish()]);
-    parameters.destroy();
-    stage.mapped = mapped(stage.buffer);
+    place.mapped = mapped(place.stage);
     this.#carried = carry && length;
     this.#count++;
   }
@@ -87,65 +100,62 @@ export class Uploads {
     );
   }
 
-  /** @param {number} i @param {number} size */
-  async #stage(i, size) {
-    if (!(this.#stages[i]?.buffer.size >= size)) {
-      this.#stages[i]?.buffer.destroy();
-      const usage = GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC;
-      const buffer = await this.#player.create({ label: "staging", size, usage });
-      this.#stages[i] = { buffer, mapped: mapped(buffer) };
-    }
-    return this.#stages[i];
+  /** Place `i`, made anew if it is too small.
+   * @param {number} i @param {number} bytes of a shard @param {number} jobs */
+  async #place(i, bytes, jobs) {
+    const known = await this.#places[i];
+    if (known && known.stage.size >= bytes && known.jobs.size >= jobs * JOB_ALIGN) return known;
+    for (const buffer of known ? [known.stage, known.raw, known.jobs] : []) buffer.destroy();
+    this.#places[i] = this.#make(bytes, jobs);
+    return this.#places[i];
   }
 
-  /** @param {number} i @param {number} size */
-  async #rawBuffer(i, size) {
-    if (!(this.#raw[i]?.size >= size)) {
-      this.#raw[i]?.destroy();
-      const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
-      this.#raw[i] = await this.#player.create({ label: "shard", size, usage });
-    }
-    return this.#raw[i];
+  /** @param {number} bytes of a shard @param {number} jobs @returns {Promise<Place>} */
+  #make(bytes, jobs) {
+    const { COPY_DST, COPY_SRC, MAP_WRITE, STORAGE } = GPUBufferUsage;
+    const size = Math.ceil(bytes / 4) * 4;
+    const place = Promise.all([
+      this.#buffer("staging", size, MAP_WRITE | COPY_SRC),
+      this.#buffer("shard", CARRY + size, STORAGE | COPY_SRC | COPY_DST),
+      this.#buffer("jobs", jobs * JOB_ALIGN, STORAGE | COPY_DST),
+    ]).then(([stage, raw, list]) => ({ stage, mapped: mapped(stage), raw, jobs: list }));
+    place.catch(() => {}); // whoever waits for it hears of it
+    return place;
   }
 
-  /** @param {GPUCommandEncoder} encoder @param {Repack[]} repacks @param {GPUBuffer} raw
-   * @param {GPUBuffer} parameters */
-  #encode(encoder, repacks, raw, parameters) {
+  /** @param {string} label @param {number} size @param {number} usage */
+  async #buffer(label, size, usage) {
+    const buffer = await this.#player.create({ label, size, usage });
+    this.#buffers.push(buffer);
+    return buffer;
+  }
+
+  /** @param {GPUCommandEncoder} encoder @param {Repack[]} repacks @param {Place} place */
+  #encode(encoder, repacks, place) {
     const { device } = this.#player;
+    const words = new Uint32Array((repacks.length * JOB_ALIGN) / 4);
     const pass = encoder.beginComputePass();
     for (const [i, { job, kernel, pipeline }] of repacks.entries()) {
-      const outputs = job.buffers.map((name) => ({ buffer: this.#player.buffer(name) }));
+      const [x, y] = repackGrid(job.count);
       const offset = i * JOB_ALIGN;
-      const resources = [{ buffer: parameters, offset, size: 16 }, { buffer: raw }, ...outputs];
+      words.set([job.source, job.first, job.count, x * 64], offset / 4);
+      const outputs = job.buffers.map((name) => ({ buffer: this.#player.buffer(name) }));
+      const resources = [{ buffer: place.jobs, offset, size: 16 }, { buffer: place.raw }, ...outputs];
       const entries = resources.map((resource, binding) => ({ binding, resource }));
       const layout = this.#player.layout(kernel.layout);
       pass.setPipeline(pipeline);
       pass.setBindGroup(0, device.createBindGroup({ layout, entries }));
-      pass.dispatchWorkgroups(...repackGrid(job.count));
+      pass.dispatchWorkgroups(x, y);
     }
     pass.end();
-  }
-
-  /** To be destroyed after the submit. @param {WireJob[]} jobs */
-  async #parameters(jobs) {
-    const size = Math.max(1, jobs.length) * JOB_ALIGN;
-    const usage = GPUBufferUsage.STORAGE;
-    const buffer = await this.#player.create({ label: "jobs", size, usage, mappedAtCreation: true });
-    const words = new Uint32Array(buffer.getMappedRange());
-    for (const [i, job] of jobs.entries()) {
-      const [x] = repackGrid(job.count);
-      words.set([job.source, job.first, job.count, x * 64], (i * JOB_ALIGN) / 4);
-    }
-    buffer.unmap();
-    return buffer;
+    device.queue.writeBuffer(place.jobs, 0, words);
   }
 
   /** Frees what the upload needed: all shards have come, or no more will. */
   close() {
-    for (const buffer of this.#raw) buffer.destroy();
-    for (const { buffer } of this.#stages) buffer.destroy();
-    this.#raw = [];
-    this.#stages = [];
+    for (const buffer of this.#buffers) buffer.destroy();
+    this.#buffers = [];
+    this.#places = [];
     this.#carried = this.#count = 0;
   }
 }

@@ -190,7 +190,7 @@ function deliver(request) {
 function pass(message) {
   const isShardError = message.kind === "error" && message.error.code.startsWith("shard.");
   const load = isShardError && repeatable.get(message.id);
-  if (load && shards.replaced) {
+  if (load && shards.isReplaced(load.model)) {
     repeatable.set(load.id, null);
     deliver(load);
   } else if (message.kind === "result" && repeatable.has(message.id)) replyLoaded(message);
@@ -203,7 +203,7 @@ function pass(message) {
  * @param {import("./protocol.mjs").Result} result
  */
 async function replyLoaded(result) {
-  const kept = await shards.kept().catch(() => ({ kept: false }));
+  const kept = await shards.kept(result.value.key).catch(() => ({ kept: false }));
   reply({ ...result, value: { ...result.value, ...kept } });
 }
 

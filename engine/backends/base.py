@@ -37,6 +37,10 @@ class Device(Protocol):
         of them: then nothing has changed. Plans go on as they are."""
         ...
 
+    def begin_upload(self, shards: Sequence[int]) -> None:
+        """Shards of these bytes will come: what they go through is made meanwhile."""
+        ...
+
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Take the next shard and fill the weights it holds."""
         ...
@@ -62,6 +66,10 @@ class Device(Protocol):
     ) -> Awaitable[list[int]]:
         """Run plans ``repeat`` times on ``tokens`` tokens; resolves to ``count`` sampled ids from
         place ``first`` of the ring on, once the work is done."""
+        ...
+
+    async def compute(self, plan: str, outputs: Sequence[Tensor]) -> list[bytes]:
+        """Run a plan once, and read what it wrote: one wait for both."""
         ...
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:

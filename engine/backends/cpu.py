@@ -95,6 +95,9 @@ class CpuDevice:
         native = self._native
         return native is not None and isinstance(tensor, Weight) and native.takes_blocks(tensor)
 
+    def begin_upload(self, shards: Sequence[int]) -> None:
+        """Nothing is needed for it."""
+
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Dequantize or copy the blocks of a shard: bytes, or a JavaScript Uint8Array."""
         import numpy as np
@@ -179,6 +182,11 @@ class CpuDevice:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             self._turn = time.monotonic()
+
+    async def compute(self, plan: str, outputs: Sequence[Tensor]) -> list[bytes]:
+        """Run the calls, and copy the arrays."""
+        await self.run([plan], 1, 1, 0, 0)
+        return [await self.read(tensor) for tensor in outputs]
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         """The array's bytes: of a weight f32 values, or blocks."""

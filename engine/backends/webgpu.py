@@ -11,6 +11,7 @@ from engine.backends.base import Buffer, Progress
 from engine.backends.summary import Summary
 from engine.backends.wire import (
     plans_to_wire,
+    read_to_wire,
     reads_to_wire,
     shader_to_wire,
     slots_to_wire,
@@ -21,6 +22,7 @@ from engine.errors import OctavoError
 from engine.plan import Call, Plan, Tensor, Traits, Weight
 from engine.weights.loading import CARRY, ShardJobs, repack_kernels
 
+JOBS_BYTES = 1 << 18  # that upload.mjs takes for the jobs of a shard
 # Fewer lanes than this gain nothing over workgroup memory.
 MIN_SUBGROUP = 8
 
@@ -65,7 +67,7 @@ class WebGpuDevice:
         buffers = [*tensors_to_wire(tensors), *slots_to_wire(plans)]
         sizes: list[int] = [max(16, ceil(buffer["bytes"] / 16) * 16) for buffer in buffers]
         shard = ceil(max(shards, default=0) / 4) * 4
-        return sum(sizes) + min(len(shards), 2) * (CARRY + 2 * shard)
+        return sum(sizes) + min(len(shards), 2) * (CARRY + 2 * shard + JOBS_BYTES)
 
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Create buffers; OctavoError gpu.limits if one is larger than the adapter allows."""
@@ -83,6 +85,10 @@ class WebGpuDevice:
     async def grow(self, tensors: Sequence[Tensor]) -> bool:
         """Have the player make larger buffers and copy into them what there is."""
         return bool(await self._gpu.grow(json.dumps(tensors_to_wire(tensors))))
+
+    def begin_upload(self, shards: Sequence[int]) -> None:
+        """Have the player make staging buffers."""
+        self._gpu.beginUpload(max(shards), len(shards))
 
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Hand a shard, a JavaScript Uint8Array, to the GPU; it never enters Python's memory.
@@ -104,8 +110,9 @@ class WebGpuDevice:
 
     async def compile(self, plans: Sequence[Plan], progress: Progress) -> None:
         """Compile all pipelines."""
+        wire = json.dumps(plans_to_wire(plans))  # now, for later other work would wait for it
         await self._gpu.allocate(json.dumps(slots_to_wire(plans)))
-        await self._gpu.compile(json.dumps(plans_to_wire(plans)), progress)
+        await self._gpu.compile(wire, progress)
 
     def write(self, tensor: Tensor, data: Buffer, offset: int = 0) -> None:
         """Queue a write."""
@@ -120,6 +127,11 @@ class WebGpuDevice:
         promise = self._gpu.run(",".join(plans), tokens, repeat, first, count)
         ids: Awaitable[list[int]] = promise.then(_ids)
         return ids
+
+    async def compute(self, plan: str, outputs: Sequence[Tensor]) -> list[bytes]:
+        """Replay a plan, and read buffers back."""
+        reads = json.dumps([read_to_wire(tensor.name, tensor.nbytes) for tensor in outputs])
+        return [data.to_bytes() for data in await self._gpu.compute(plan, 1, reads)]
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         """Read a buffer back; of a weight, its first plane."""

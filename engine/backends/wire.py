@@ -57,9 +57,14 @@ def reads_to_wire(plan: Plan, index: int, wanted: Mapping[str, int]) -> list[dic
     """The beginnings of what a call writes: as many elements of each argument as ``wanted``."""
     args = plan.calls[index].args
     return [
-        {"buffer": _place(plan, args[a].name), "bytes": count * ITEM_BYTES[args[a].dtype]}
+        read_to_wire(_place(plan, args[a].name), count * ITEM_BYTES[args[a].dtype])
         for a, count in wanted.items()
     ]
+
+
+def read_to_wire(buffer: str, nbytes: int) -> dict[str, Any]:
+    """The first bytes of a buffer."""
+    return {"buffer": buffer, "bytes": nbytes}
 
 
 def _place(plan: Plan, buffer: str) -> str:

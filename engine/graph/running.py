@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 from engine.backends.base import Buffer, Device, persistent_tensors
@@ -40,10 +39,6 @@ async def compute(
             reason = f"The input {name!r} has {len(data)} bytes, not {tensor.nbytes}."
             raise OctavoError("request.invalid", reason)
         device.write(tensor, data)
-    tensors = recording.outputs.values()
-    # What is read is asked for before the device is done: it keeps the order.
-    running = asyncio.ensure_future(device.run([recording.plan.name], 1, 1, 0, 0))
-    reading = asyncio.gather(*map(device.read, tensors))
-    _, read = await asyncio.gather(running, reading)
+    read = await device.compute(recording.plan.name, list(recording.outputs.values()))
     found = dict(zip(recording.outputs, read, strict=True))
     return found | {name: known.to_bytes() for name, known in recording.known.items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.kv.block_pool import BlockPool
 from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_values import Precision
 
 
 def describe_pool(
@@ -15,10 +16,11 @@ def describe_pool(
     sequences: Sequence[tuple[Sequence[int], int]],
     block_bytes: int,
     context_blocks: int,
+    precision: Precision,
 ) -> dict[str, Any]:
-    """Blocks, tokens and bytes. ``sequences`` are those under way, each its blocks and how many of
-    its tokens are computed; a block takes ``block_bytes`` in all layers; ``context_blocks`` would
-    hold the longest sequence.
+    """Blocks of a ``precision``, tokens and bytes. ``sequences`` are those under way, each its
+    blocks and how many of its tokens are computed; a block takes ``block_bytes`` in all layers;
+    ``context_blocks`` would hold the longest sequence.
 
     ``preallocated_bytes`` is what a cache would take that sets a whole context aside for each
     conversation held: for each sequence under way that has blocks, and for each cached one.
@@ -26,6 +28,7 @@ def describe_pool(
     held = pool.tokens_held(sequences)
     conversations = pool.num_ends + sum(bool(blocks) for blocks, _ in sequences)
     return {
+        "precision": precision,
         "block_size": KV_BLOCK,
         "num_blocks": pool.num_blocks,
         "budget_blocks": pool.budget,

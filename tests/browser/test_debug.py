@@ -12,6 +12,36 @@ RIGHT = "y[base + i] = acc[i] / total;"
 WRONG = "y[base + i] = acc[i] / (total * (1.0 + f32(id.x == 3u && id.y == 5u)));"
 
 
+STORED = "put(is_key, row.quads + j, bytes_of(vec4<f32>(low, high), scale));"
+NOT_STORED = STORED.replace("low, high", "low, select(1.0, 1.3, is_key && j == 2u) * high")
+
+
+def test_a_wrong_key_in_bytes_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    chromium_path: str,
+) -> None:
+    monkeypatch.setenv("OCTAVO_CHROMIUM", chromium_path)
+    asked = arguments(device="gpu", activations="auto", kv_precision="q8")
+    assert run(asked) == 0
+    assert "nothing differs" in capsys.readouterr().out
+
+    def piece(name: str) -> str:
+        text = original(name)
+        if name == "kv_bytes_store":
+            assert text.count(STORED) == 1
+        return text.replace(STORED, NOT_STORED)
+
+    original = shaders.piece
+    monkeypatch.setattr(shaders, "piece", piece)
+    assert run(asked) == 1
+    said = capsys.readouterr().out
+    assert "First tensor that differs: k.0 (k_pool), 2x2x16x16, u32" in said
+    assert "layer 0, op rope_store, rope_store, 16 tokens" in said
+    worst = next(line for line in said.splitlines() if "worst element" in line)
+    assert int(worst.split("]")[0].split(",")[-1]) in (10, 11)  # the second pair of the third four
+
+
 def test_a_wrong_kernel_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -16,11 +16,13 @@ from engine import shaders
 from engine.backends.base import Device
 from engine.config import LoadConfig
 from engine.encoder import load_encoder
+from engine.errors import OctavoError
 from engine.host.bench import WEBGPU_FLAG
 from engine.host.convert.onnx_graph.conversion import convert_graph
 from engine.host.debug.page import PageDevice, PagePlayer, opened
 from tests.browser.conftest import link_site
 from tests.conftest import StaticServer
+from tests.refusing import REFUSE
 from tests.unit.test_embedding import expected
 from tests.unit.test_encoder import BERT, FolderHost, tokenizer
 
@@ -45,17 +47,43 @@ def encoder(root: Path, work: Path) -> None:
     convert_graph(work / "encoder.onnx", root / "models")
 
 
-class PageHost(FolderHost):
-    """Has the GPU of a page, which it takes for a real one."""
+# The encoder is asked for while a model is loaded, in a budget that has not room for both.
+TOGETHER = """async ({ input }) => {
+  const alone = (await octavo.status()).encoder.memory_bytes;
+  await octavo.unload();
+  const load = (memory_bytes) => octavo.load(
+    { model: 'models/tiny/manifest.json', device: 'cpu', context: 64, memory_bytes });
+  const { memory_bytes } = await load();
+  await octavo.unload();
+  const ask = () => octavo.embeddings.create(
+    { model: 'models/encoder/manifest.json', device: 'cpu', input });
+  const [{ kept }, { data }] = await Promise.all([load(memory_bytes + alone - 1), ask()]);
+  const { models, encoder } = await octavo.status();
+  const wrong = await octavo.load({ model: 'models/tiny/manifest.json', memory_bytes: 9 })
+    .catch((error) => error.code);
+  const { choices } = await octavo.chat.completions.create(
+    { messages: [{ role: 'user', content: 'Hi' }], max_tokens: 3 });
+  const after = await octavo.status();
+  return {
+    kept, data, wrong, text: typeof choices[0].message.content, encoder: Boolean(encoder),
+    resident: models[0].resident, now: after.models[0].resident, gone: !after.encoder,
+  };
+}"""
 
-    def __init__(self, folder: Path, player: PagePlayer) -> None:
+
+class PageHost(FolderHost):
+    """Has the GPU of a page, which it takes for a ``real`` one."""
+
+    def __init__(self, folder: Path, player: PagePlayer, real: bool = True) -> None:
         super().__init__(folder)
+        self._real = real
         self.notes: dict[str, str] = {}
         self._player = player
 
     async def open_device(self, config: LoadConfig) -> tuple[Device, str]:
         device = PageDevice(self._player, "f32")
-        device.traits = replace(device.traits, software=False, barriers=True)
+        if self._real:
+            device.traits = replace(device.traits, software=False, barriers=True)
         return device, ""
 
     async def recall(self, key: str) -> str:
@@ -89,6 +117,55 @@ def test_wrong_kernels_are_not_taken(
     np.testing.assert_allclose(same, vector, atol=1e-5)
 
 
+# Names of the buffers that have not been freed.
+LIVE = """() => {
+  const device = GPUDevice.prototype, buffer = GPUBuffer.prototype;
+  const {createBuffer} = device, {destroy} = buffer;
+  const live = new Set();
+  self.live = () => [...live].map(({label}) => label).sort();
+  device.createBuffer = function (descriptor) {
+    const made = createBuffer.call(this, descriptor);
+    live.add(made);
+    return made;
+  };
+  buffer.destroy = function () {
+    live.delete(this);
+    return destroy.call(this);
+  };
+}"""
+
+
+def test_a_gpu_without_the_memory_for_more_texts(tmp_path: Path, chromium_path: str) -> None:
+    """They fail, nothing of it stays, and what comes next is right."""
+    (tmp_path / "models").mkdir()
+    encoder(tmp_path, tmp_path / "work")
+
+    async def run() -> None:
+        async with opened(chromium_path, [WEBGPU_FLAG]) as player:
+            await player.page.evaluate(LIVE)
+            await player.page.evaluate(REFUSE)
+            host = PageHost(tmp_path / "models/encoder", player, real=False)
+            made = await load_encoder(host, LoadConfig(), lambda *_: None)
+            (wanted,), _ = await made.embed(TEXTS[:1])
+            for count, label in ((2, "slot.0"), (20, "embed.32x16.input.input_ids")):
+                texts = TEXTS[:1] * count
+                await player.page.evaluate("(next) => void (refusing.next = next)", label)
+                with pytest.raises(OctavoError) as caught:
+                    await made.embed(texts)
+                assert caught.value.code == "memory.device"
+                assert await player.page.evaluate("refusing.next") is None
+                assert label not in await player.page.evaluate("live()")
+                for again in (TEXTS[:1], texts, TEXTS[:1]):
+                    vectors, _ = await made.embed(again)
+                    for vector in vectors:
+                        np.testing.assert_allclose(vector, wanted, atol=1e-5)
+                live = await player.page.evaluate("live()")
+                assert len(live) == len(set(live)), "what is too small goes"
+            assert await player.page.evaluate("refusing.unguarded") == []
+
+    asyncio.run(run())
+
+
 def test_embeddings_on_both_devices(tmp_path: Path, gpu_chromium: Any) -> None:
     root = link_site(tmp_path / "root")
     encoder(root, tmp_path / "work")
@@ -106,6 +183,18 @@ def test_embeddings_on_both_devices(tmp_path: Path, gpu_chromium: Any) -> None:
             assert result["failure"] == "request.invalid"
             found = [entry["embedding"] for entry in result["answer"]["data"]]
             np.testing.assert_allclose(found, wanted, atol=1e-3)
+        result = page.evaluate(TOGETHER, {"input": TEXTS})
+        found = [entry["embedding"] for entry in result.pop("data")]
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+        assert result == {
+            "kept": True,
+            "wrong": "memory.budget",
+            "text": "string",
+            "encoder": True,
+            "resident": False,
+            "now": True,
+            "gone": True,
+        }
     finally:
         context.close()
         server.close()

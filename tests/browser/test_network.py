@@ -289,7 +289,8 @@ def test_the_cache_fills_up_in_the_middle(
         }"""
     )
     assert fetched(page, f"{origin.url}/m/manifest.json") == SHA256
-    kept = page.evaluate("store.kept()")
+    cut = f"{origin.url}/m/manifest.json"
+    kept = page.evaluate("(model) => store.kept(model)", cut)
     assert kept["kept"] is False
     assert "Only 1 MB of the model's 1 MB" in kept["not_kept"]
     assert kept["not_kept"].endswith(": tiny (1 MB)."), "which could be deleted"
@@ -297,4 +298,6 @@ def test_the_cache_fills_up_in_the_middle(
     origin.paths.clear()
     assert fetched(page, f"{origin.url}/m/manifest.json") == SHA256
     assert len(shard_requests(origin)) == len(json.loads(files["m/manifest.json"])["shards"]) - 5
-    assert page.evaluate("store.kept()") == {"kept": True}
+    page.evaluate("(model) => store.open(model)", f"{origin.url}/tiny.gguf")
+    assert page.evaluate("(model) => store.kept(model)", cut) == {"kept": True}
+    assert page.evaluate("store.kept('another')") == {"kept": False}

@@ -51,7 +51,7 @@ def test_each_buffer_is_refused_once(harness: Harness) -> None:
             (got,) = harness.run(case, [y])
             assert np.array_equal(got, want), "what comes next is not to blame"
         assert page.evaluate("refusing.unguarded") == []
-        assert {"jobs", "shard", "staging", "copy", "step", "w/quants", "x"} <= labels
+        assert {"jobs", "shard", "staging", "readback", "step", "w/quants", "x"} <= labels
     finally:
         page.reload()
         page.wait_for_function("window.harness !== undefined")

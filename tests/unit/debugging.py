@@ -28,6 +28,7 @@ def arguments(**changed: Any) -> Namespace:
         "steps": 1,
         "context": 256,
         "activations": "f32",
+        "kv_precision": "f16",
         "looser": 1.0,
         "chromium_flag": [],
     }

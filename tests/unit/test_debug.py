@@ -24,6 +24,8 @@ from engine.host.debug.files import FileWeights, host_of
 from engine.host.debug.running import Found, conclude, examine, lay_out, steps_of
 from engine.host.errors import HostError
 from engine.host.shards import About, cut_unpinned
+from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_values import Precision
 from engine.plan import Call, PlanBuilder, Tensor
 from engine.weights.quants import make_weight
 from tests.kernels.cases import DEVICES
@@ -119,6 +121,31 @@ def test_a_wrong_key_in_the_cache_is_found(
     assert "First tensor that differs: k.1 (k_pool)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("what", ["a byte", "a scale", "a step", ""])
+def test_a_wrong_byte_in_the_cache_is_found(
+    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value may be rounded to the byte beside its own, but not be another one."""
+
+    def spoil(a: Mapping[str, Any]) -> None:
+        if len(a["q"]) == 1:  # no prompt
+            return
+        head = a["v_pool"][0, 1]
+        row = head[: KV_BLOCK * 4].view(np.int8).reshape(KV_BLOCK, 16)[3]
+        at = int(np.abs(row).argmax())
+        if what == "a scale":
+            head[KV_BLOCK * 4 :].view(np.float16)[2 * 3] *= np.float16(1.1)
+        elif what:
+            row[at] -= np.sign(row[at]) * {"a byte": 12, "a step": 1}[what]
+
+    plant(monkeypatch, lambda c: bool(what) and c.op == "rope_store" and c.layer == 1, spoil)
+    is_wrong = what in ("a byte", "a scale")
+    assert run(arguments(kv_precision="q8")) == is_wrong
+    said = capsys.readouterr().out
+    assert ("First tensor that differs: v.1 (v_pool), 2x2x16x16, u32" in said) == is_wrong
+    assert ("worst element: [0, 1, 3, " in said) == is_wrong
+
+
 def test_a_wrong_choice_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,10 +156,17 @@ def test_a_wrong_choice_is_found(
     assert "or sample_scan before it, whose result only this call reads" in said
 
 
-@pytest.mark.parametrize("device", ["plain-q8", "workgroup", "subgroup"])
+@pytest.mark.parametrize(
+    ("device", "kv_precision"),
+    [("plain-q8", "f16"), ("workgroup", "f16"), ("subgroup", "f16"), ("subgroup", "q8")],
+)
 @pytest.mark.parametrize("at", ["attention_split", "attention", "quantize", ""])
 def test_plans_of_a_gpu_are_compared(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], device: str, at: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    device: str,
+    kv_precision: Precision,
+    at: str,
 ) -> None:
     """Where kernel and reference lay out a result in their own ways, the fault is named where it
     can be seen, together with where it may be."""
@@ -153,10 +187,11 @@ def test_plans_of_a_gpu_are_compared(
             return cpu, ""
 
         host = host_of(TINY, None)
-        config = LoadConfig(context=256, tune=False)
+        config = LoadConfig(context=256, tune=False, kv_precision=kv_precision)
         model = await loader.load(host, config, lambda *_: None, opener=opener)
         ids = list(range(5, 25))
-        comparison = Comparison(cpu, await lay_out(model, 22), await FileWeights.of(host))
+        weights, head_dim = await FileWeights.of(host), model.kv.head_dim
+        comparison = Comparison(cpu, await lay_out(model, 22), weights, head_dim=head_dim)
         kinds = {call.op for plan in model.plans.values() for call in plan.calls}
         return await examine(comparison, steps_of(model, ids, 2)), kinds
 

@@ -24,6 +24,7 @@ from engine.errors import OctavoError
 from engine.host.convert.onnx_graph.conversion import convert_graph
 from engine.host.local import LocalHost
 from engine.plan import Traits
+from engine.room import Memory
 from engine.worker import Worker
 from tests.conftest import ROOT
 from tests.unit.test_embedding import expected
@@ -53,6 +54,11 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    return made_in(tmp_path)
+
+
+def made_in(tmp_path: Path) -> Path:
+    """The folder of an encoder."""
     source = tmp_path / "model/onnx"
     source.mkdir(parents=True)
     shutil.copy(BERT, source / "model.onnx")
@@ -193,21 +199,16 @@ def test_requests_without_what_they_need(folder: Path, fields: dict[str, Any]) -
 
 def test_a_request_is_stopped(folder: Path) -> None:
     async def run() -> None:
-        encoders = Encoders(FolderHost(folder))
+        encoders = Encoders(FolderHost(folder), Memory())
         config = LoadConfig("e")
-        waiting = asyncio.ensure_future(
-            encoders.create(config, ["w1"], lambda *_: None, 1, lambda: True)
-        )
+        waiting = asyncio.ensure_future(encoders.create(config, ["w1"], lambda *_: None, 1))
         await asyncio.sleep(0)
         assert encoders.stop(1) and not encoders.stop(2)
         with pytest.raises(OctavoError) as caught:
             await waiting
         assert caught.value.code == "request.cancelled"
-        assert not encoders.is_loading
-        with pytest.raises(OctavoError) as caught:
-            await encoders.create(config, ["w1"], lambda *_: None, 1, lambda: False)
-        assert caught.value.code == "engine.busy"
-        answer = await encoders.create(config, ["w1"], lambda *_: None, 1, lambda: True)
+        assert not encoders.describe()
+        answer = await encoders.create(config, ["w1"], lambda *_: None, 1)
         assert len(answer["data"]) == 1
 
     asyncio.run(run())
@@ -228,8 +229,8 @@ def test_a_lost_gpu_is_asked_for_once_more(
         return await run(self, *arguments)
 
     monkeypatch.setattr(CpuDevice, "run", losing)
-    encoders = Encoders(FolderHost(folder))
-    request = encoders.create(LoadConfig("e"), ["w1"], lambda *_: None, 1, lambda: True)
+    encoders = Encoders(FolderHost(folder), Memory())
+    request = encoders.create(LoadConfig("e"), ["w1"], lambda *_: None, 1)
     if works:
         assert len(asyncio.run(request)["data"]) == 1
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,13 @@ import pytest
 from engine.host import bench, cli
 from engine.host.errors import HostError
 from engine.host.paths import ROOT
+
+BY_HAND = sorted([*ROOT.glob("tests/bench/*.py"), *ROOT.glob("tests/bench/peers/*.py")])
+
+
+@pytest.mark.parametrize("path", BY_HAND, ids=lambda path: path.stem)
+def test_what_is_measured_by_hand_can_be_started(path: Path) -> None:
+    importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def row(id: str, value: float, unit: str = "", note: str = "") -> dict[str, Any]:

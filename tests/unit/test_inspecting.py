@@ -200,7 +200,7 @@ def test_javascript_says_the_same(tmp_path: Path) -> None:
     path.write_bytes(values.tobytes())
     script = (
         'import { readFileSync } from "node:fs";'
-        f'import {{ summarize }} from "{(ROOT / "worker/tracing.mjs").as_uri()}";'
+        f'import {{ summarize }} from "{(ROOT / "worker/summary.mjs").as_uri()}";'
         f'const bytes = new Uint8Array(readFileSync("{path}"));'
         "for (const part of [bytes, bytes.slice(12, 16)])"
         "  console.log(JSON.stringify(summarize(part)));"

@@ -299,7 +299,7 @@ class Conversations(RuleBasedStateMachine):
     def the_map_is_what_is_counted(self) -> None:
         if not hasattr(self, "pool"):
             return
-        kv = describe_pool(self.pool, [], 1, 1)
+        kv = describe_pool(self.pool, [], 1, 1, "f16")
         runs = re.findall(r"([fcos])(\d+)", kv["map"])
         assert "".join(letter + count for letter, count in runs) == kv["map"]
         states = [letter for letter, count in runs for _ in range(int(count))]

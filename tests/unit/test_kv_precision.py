@@ -36,6 +36,7 @@ def test_a_budget_has_more_blocks() -> None:
         halves = await on_gpu(kv_bytes=20 * HALVES)
         quants = await on_gpu(kv_bytes=20 * HALVES, kv_precision="q8")
         assert halves["kv"]["budget_blocks"] == 20
+        assert [of["kv"]["precision"] for of in (halves, quants)] == ["f16", "q8"]
         assert quants["kv"]["budget_blocks"] == 20 * HALVES // BYTES == 32
         assert (halves["model"]["context"], quants["model"]["context"]) == (320, 512)
         same = await on_gpu(kv_tokens=512, kv_precision="q8")

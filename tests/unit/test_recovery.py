@@ -148,7 +148,7 @@ def test_one_loss_too_many_leaves_it_to_the_cpu(with_clock: Any) -> None:
         assert device and device["reason"] == TOO_OFTEN
         assert "device" in news[-1][1].to_wire() and "device" not in news[0][1].to_wire()
         # It stays so, also after the model was away.
-        engine._models.swap_out(next(iter(engine._models)))
+        engine.memory.swap_out(next(iter(engine._models)))
         assert (await answered(engine, 9)).ids == LONG_PROMPT["ids"][:9]
         assert host.asked[-2:] == ["cpu", "cpu"]
         assert host.open == 1

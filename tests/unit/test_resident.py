@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,23 +22,33 @@ from engine.answer import Answer, Delta
 from engine.backends.base import Device, Progress
 from engine.backends.cpu import CpuDevice
 from engine.config import GenerateConfig, LoadConfig, MeasureConfig
+from engine.encoders import Encoders
 from engine.engine import Engine
 from engine.errors import OctavoError
+from engine.host.local import SHARD_BYTES
 from engine.kv import budget
 from engine.plan import Plan, Tensor
 from tests.conftest import ROOT
 from tests.native import NativeHost
+from tests.unit.test_embedding import expected
+from tests.unit.test_encoder import BERT, made_in, tokenizer
 from tests.unit.worker_client import Client
 
 GOLDEN = ROOT / "tests/golden"
 NAMES = ["tiny", "tiny_qwen2", "tiny_qwen3"]
 PROMPT = 3  # of the golden files: given as ids
+TEXTS = ("w3 w7 w7", "w1")
 BLOCK_BYTES = 2 * 3 * 2 * 16 * 16 * 4  # of KV in the tiny model: see test_growth
 
 
 @pytest.fixture(autouse=True)
 def no_device_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "QUICK_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_in(tmp_path_factory.mktemp("encoder"))
 
 
 @cache
@@ -51,6 +64,7 @@ class Watched(CpuDevice):
     def __init__(self, host: ManyHost, key: str) -> None:
         super().__init__()
         self.host, self.key = host, key
+        self.order = asyncio.Lock()  # what is read comes after what was asked for before
 
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         await super().allocate(tensors)
@@ -69,20 +83,27 @@ class Watched(CpuDevice):
         return grown
 
     async def run(self, *args: Any) -> list[int]:
-        for _ in range(20):  # a tiny model on the CPU would not let anybody in
-            await asyncio.sleep(0)
-        if self.key in self.host.lost:
-            self.host.lost.remove(self.key)
-            raise OctavoError("gpu.lost")
-        return await super().run(*args)
+        async with self.order:
+            for _ in range(20):  # a tiny model on the CPU would not let anybody in
+                await asyncio.sleep(0)
+            if self.key in self.host.lost:
+                self.host.lost.remove(self.key)
+                raise OctavoError("gpu.lost")
+            return await super().run(*args)
+
+    async def read(self, *args: Any) -> bytes:
+        async with self.order:
+            return await super().read(*args)
 
 
 class ManyHost(NativeHost):
-    """Golden models by their names, each on a device of its own. ``opened`` are the names in the
-    order of loads, ``most`` the bytes that there were at most."""
+    """Golden models by their names, and the encoder of a folder by any name that begins with
+    "encoder", each on a device of its own. ``opened`` are the names in the order of loads,
+    ``most`` the bytes that there were at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, encoder: Path | None = None) -> None:
         super().__init__(GOLDEN / "tiny.gguf")
+        self.encoder = encoder
         self.shard_size = 100_000
         self.key = ""
         self.opened: list[str] = []
@@ -98,6 +119,10 @@ class ManyHost(NativeHost):
     async def open_shards(self, manifest: str, progress: Callable[[int, int], None]) -> str:
         self.key = manifest
         self.opened.append(manifest)
+        if self.encoder and manifest.startswith("encoder"):
+            self._shard_size, self.cancelled = SHARD_BYTES, False
+            self._cut(sorted(self.encoder.glob("*.bin")))
+            return (self.encoder / "manifest.json").read_text()
         self.serve(GOLDEN / f"{manifest or 'tiny'}.gguf")
         text = await super().open_shards(manifest, progress)
         sha256 = hashlib.sha256(self.data).hexdigest()
@@ -123,11 +148,12 @@ class ManyHost(NativeHost):
 
 
 class Bench:
-    """An engine of three models in a budget of so many bytes."""
+    """An engine of three models, and an encoder, in a budget of so many bytes."""
 
-    def __init__(self, nbytes: int | None) -> None:
-        self.host = ManyHost()
+    def __init__(self, nbytes: int | None, encoder: Path | None = None) -> None:
+        self.host = ManyHost(encoder)
         self.engine = Engine(self.host)
+        self.encoders = Encoders(self.host, self.engine.memory)
         self.nbytes = nbytes
 
     async def load(self, *names: str, **config: Any) -> None:
@@ -142,6 +168,22 @@ class Bench:
         prompt = golden(model or NAMES[0])["prompt_ids"]
         config = GenerateConfig(max_tokens=count)
         return collect(self.engine.complete(prompt, config, key, model))
+
+    def embed(
+        self, texts: Sequence[str] = TEXTS, name: str = "encoder", key: int = -1
+    ) -> asyncio.Task[list[Any]]:
+        async def vectors() -> list[Any]:
+            config = LoadConfig(name, device="cpu")
+            answer = await self.encoders.create(config, texts, lambda *_: None, key)
+            return [
+                np.frombuffer(b64decode(each["embedding"]), np.float32) for each in answer["data"]
+            ]
+
+        return asyncio.ensure_future(vectors())
+
+    async def embeds(self, texts: Sequence[str] = TEXTS) -> None:
+        np.testing.assert_allclose(await self.embed(texts), vectors_of(*texts), atol=1e-5)
+        self.check()
 
     async def right(self, model: str, count: int = 20) -> None:
         answer = await self.ask(model, count)
@@ -159,7 +201,16 @@ class Bench:
         """With no model on its way."""
         self.within()
         held = sum(m["memory_bytes"] for m in self.engine.status().get("models", []))
+        held += (self.encoders.describe() or {"memory_bytes": 0})["memory_bytes"]
         assert held == self.host.held, "what is swapped out holds nothing"
+
+
+@cache
+def vectors_of(*texts: str) -> list[Any]:
+    plain = tokenizer()
+    plain.no_padding()
+    plain.enable_truncation(20)
+    return [expected(BERT, plain.encode(text).ids) for text in texts]
 
 
 def collect(events: Any) -> asyncio.Task[Answer]:
@@ -291,7 +342,7 @@ def test_a_model_that_answers_is_not_swapped_out() -> None:
         long = bench.ask(one, 100)
         await until(lambda: bench.engine.state == "generating")
         other = bench.ask(two)
-        await until(lambda: bench.engine._models._short)
+        await until(lambda: bench.engine.memory._short)
         later = [bench.ask(one), bench.ask(two)]
         while not long.done():
             assert bench.resident == [one] and not any(t.done() for t in (other, *later))
@@ -794,10 +845,12 @@ def test_a_delta_is_told_by_a_model_that_came_back() -> None:
     test(run)
 
 
+LONG = ("w1 w2", *TEXTS, *(f"w{i} " * 20 for i in range(4, 36)))  # of buckets of all sizes
 WHICH = st.sampled_from(NAMES)
 STEPS = st.lists(
     st.tuples(st.sampled_from(["load", "ask", "ask", "ask", "go on", "lose", "unload"]), WHICH)
-    | st.tuples(st.sampled_from(["stop", "stop all", "reset", "settle"]), st.none())
+    | st.tuples(st.just("embed"), st.sampled_from([1, 3, 40]))
+    | st.tuples(st.sampled_from(["stop", "stop all", "reset", "settle", "forget"]), st.none())
     | st.tuples(st.just("wait"), st.integers(1, 60)),
     max_size=14,
 )
@@ -806,16 +859,19 @@ ALLOWED = {
     "ask": {"engine.busy", "engine.not_loaded", "gpu.lost"},
     "go on": {"engine.busy", "engine.not_loaded", "gpu.lost", "request.invalid"},
     "unload": {"engine.not_loaded"},
+    "embed": {"request.cancelled", "gpu.lost"},
 }
 
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS, st.sampled_from([1, 2, 3]))
-def test_whatever_is_asked_in_whatever_order(steps: list[tuple[str, Any]], fit: int) -> None:
+def test_whatever_is_asked_in_whatever_order(
+    encoder: Path, steps: list[tuple[str, Any]], fit: int
+) -> None:
     """Requests that overlap: each ends as it may, in the budget, and nothing stays behind."""
 
     async def run() -> None:
-        bench = Bench(sum(sorted(sizes)[-fit:]))
+        bench = Bench(sum(sorted(sizes)[-fit:]), encoder)
         engine, tasks = bench.engine, list[tuple[str, str, asyncio.Future[Any]]]()
         begun: dict[str, int] = {}
         await bench.load(*NAMES[:2])
@@ -828,14 +884,19 @@ def test_whatever_is_asked_in_whatever_order(steps: list[tuple[str, Any]], fit: 
             elif step == "go on":
                 earlier = begun.get(value, -1)
                 work = collect(engine.go_on(earlier, GenerateConfig(max_tokens=5), key))
+            elif step == "embed":
+                work = bench.embed(LONG[:value], key=key)
+            elif step == "forget":
+                work = bench.encoders.unload()
             elif step == "unload":
                 work = engine.unload(value)
             elif step == "reset":
                 work = engine.reset()
             elif step == "lose":
-                bench.host.lost.append(value)
+                bench.host.lost += [value, "encoder"]
             elif step == "stop":
                 engine.stop(key - 1)
+                bench.encoders.stop(key - 1)
             elif step == "stop all":
                 engine.stop()
             elif step == "settle":
@@ -852,6 +913,8 @@ def test_whatever_is_asked_in_whatever_order(steps: list[tuple[str, Any]], fit: 
             except OctavoError as error:
                 assert error.code in ALLOWED[step], (step, error.code)
             else:
+                if step == "embed":
+                    np.testing.assert_allclose(answer, vectors_of(*LONG[:value]), atol=1e-5)
                 if step == "ask":
                     assert answer.ids == golden(value)["ids"][: len(answer.ids)]
                     assert len(answer.ids) == 40 or answer.finish_reason == "cancelled"
@@ -861,6 +924,8 @@ def test_whatever_is_asked_in_whatever_order(steps: list[tuple[str, Any]], fit: 
         assert not any(m["answers"] for m in status.get("models", []))
         for model in status.get("models", []):
             await bench.right(model["model"], 9)
+        await bench.embeds()
+        await bench.encoders.unload()
         await engine.unload()
         assert engine.status() == {"state": "empty"}
         assert bench.host.held == 0

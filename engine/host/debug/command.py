@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=1, help="tokens to decode after the prompt")
     parser.add_argument("--context", type=int, default=2048, help="tokens; default: 2048")
     parser.add_argument("--activations", choices=("auto", "f32", "q16", "q8"), default="auto")
+    parser.add_argument("--kv-precision", choices=("f16", "q8"), default="f16", help="default: f16")
     parser.add_argument(
         "--looser", type=float, default=1.0, metavar="FACTOR", help="of all tolerances"
     )

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from engine.backends.base import Device
 from engine.backends.summary import Summary, summarize
 from engine.checks import TOLERANCE
+from engine.ops.kv_values import LARGEST, read_blocks
 from engine.plan import Call, Plan, Tensor, Traits, Weight
 
 HALF_STEP = 1e-3  # what rounding to halves may do to the largest value
@@ -76,14 +77,16 @@ class Seen:
 
 @dataclass
 class Comparison:
-    """``blocks`` are the KV blocks in use, from the first on. With ``weights`` there are
-    references, of one ``layer`` or of all; for one layer they are not run alone."""
+    """``blocks`` are the KV blocks in use, from the first on, of heads of ``head_dim`` elements.
+    With ``weights`` there are references, of one ``layer`` or of all; for one layer they are not
+    run alone."""
 
     device: Device
     blocks: int
     weights: Weights | None = None
     layer: int | None = None
     looser: float = 1.0  # factor of all tolerances
+    head_dim: int = 0
     _held: dict[str, Any] = field(default_factory=dict)  # what the device has, by tensor
     _alone: dict[str, Any] = field(default_factory=dict)  # what references alone have
 
@@ -207,9 +210,9 @@ class Comparison:
             tensor, rows = call.args[arg], len(values)
             want = wanted[arg][:rows] if wanted else None
             whole = alone[arg][:rows] if alone else None
-            if call.value and tensor.dtype == "u32":
+            if tensor.dtype == "u32" and (tensor.role == "kv" or call.value):
                 values, want, whole = (
-                    call.value({**of, **{a: of[a][:rows] for a in got}}) if of else None
+                    self._meant(call, arg, {**of, **{a: of[a][:rows] for a in got}}) if of else None
                     for of in (got, wanted, alone)
                 )
             told = values if want is None else values[~_is_unwritten(want)]
@@ -229,6 +232,13 @@ class Comparison:
                 largest,
             )
 
+    def _meant(self, call: Call, arg: str, of: Mapping[str, Any]) -> Any:
+        """Words that stand for other numbers, as f32."""
+        if call.args[arg].role == "kv":
+            return read_blocks(of[arg], slice(None), self.head_dim)
+        assert call.value
+        return call.value(of)
+
 
 def _shape_of(tensor: Tensor) -> tuple[int, ...]:
     """A single number is a row."""
@@ -240,10 +250,11 @@ def tolerance(call: Call, tensor: Tensor, traits: Traits) -> float:
     Whole numbers may not."""
     if call.value and call.shader:
         return 2 / LARGEST_QUANT[call.shader.consts["TERMS"]]  # a step, and the scale's rounding
+    if tensor.role == "kv":
+        # A byte may be rounded to its neighbour, and its scale is a half.
+        return HALF_STEP if tensor.dtype == "f16" else HALF_STEP + 1 / LARGEST
     if tensor.dtype != "f32":
         return 0.0
-    if tensor.role == "kv":
-        return HALF_STEP
     # Kernels of the CPU round their inputs by themselves, those of a GPU have them rounded.
     return TOLERANCE[traits.activations if traits.kind == "cpu" else "f32"]
 
@@ -296,7 +307,7 @@ def _largest(wanted: Any) -> float:
 def _dtype(tensor: Tensor, traits: Traits) -> Any:
     import numpy as np
 
-    if tensor.role == "kv":
+    if tensor.dtype == "f16":
         return np.dtype(np.float16 if traits.kv_value_bytes == 2 else np.float32)
     return np.dtype({"u32": np.uint32, "i32": np.int32}.get(tensor.dtype, np.float32))
 

@@ -85,6 +85,11 @@ class PagePlayer:
         found: _Bytes = await self.call("read", name, offset, nbytes)
         return found
 
+    async def compute(self, plan: str, tokens: int, reads: str) -> list[_Bytes]:
+        """As ``Gpu.compute``."""
+        found: list[_Bytes] = await self.call("compute", plan, tokens, reads)
+        return found
+
     async def trace(self, plan: str, index: int, tokens: int, reads: str) -> list[_Bytes]:
         """As ``Gpu.trace``."""
         found: list[_Bytes] = await self.call("trace", plan, index, tokens, reads)
@@ -105,6 +110,10 @@ class PagePlayer:
     def memory(self) -> str:
         """Nobody asks here."""
         return "{}"
+
+    def beginUpload(self, nbytes: int, count: int) -> None:  # noqa: N802
+        """As ``Gpu.beginUpload``."""
+        self.later("beginUpload", nbytes, count)
 
     def finishUpload(self) -> None:  # noqa: N802 (the player's name for it)
         """As ``Gpu.finishUpload``."""

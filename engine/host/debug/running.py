@@ -52,7 +52,7 @@ async def run(arguments: argparse.Namespace) -> int:
     simd = arguments.device == "cpu" and arguments.activations != "f32"
     library = ROOT / native.build(native.HERE) if simd else None
     host = host_of(arguments.model or assemble.model_file(pins.MODELS[0]), library)
-    fields = ("device", "context", "activations")
+    fields = ("device", "context", "activations", "kv_precision")
     config = LoadConfig.from_wire({name: getattr(arguments, name) for name in fields})
     weights = await FileWeights.of(host) if arguments.compare else None
     async with _loaded(host, config, arguments.chromium_flag) as model:
@@ -61,7 +61,9 @@ async def run(arguments: argparse.Namespace) -> int:
         ids = await _ids(model, arguments.prompt, arguments.raw)
         print(f"{model.name} on {model.traits.name}, {len(ids)} tokens", flush=True)
         blocks = await lay_out(model, len(ids) + arguments.steps)
-        comparison = Comparison(model.device, blocks, weights, arguments.layer, arguments.looser)
+        comparison = Comparison(
+            model.device, blocks, weights, arguments.layer, arguments.looser, model.kv.head_dim
+        )
         found = await examine(comparison, steps_of(model, ids, arguments.steps), arguments.all)
     return conclude(found, arguments.compare)
 

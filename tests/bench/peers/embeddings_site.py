@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import onnx
 from safetensors.numpy import load_file
-from tests.bert import Config, bert
 
 from engine.backends.base import weights_of
 from engine.backends.wire import plans_to_wire, slots_to_wire, tensors_to_wire
@@ -34,6 +33,7 @@ from engine.graph.passes.dead import drop_dead
 from engine.graph.pooling import mean_pooling
 from engine.graph.running import state_of
 from engine.host import assemble, npm, peers, pins, wheels
+from engine.host.convert.onnx_graph.bert import Config, bert
 from engine.host.convert.onnx_graph.conversion import convert_graph, simplified
 from engine.host.convert.onnx_graph.source import open_onnx
 from engine.host.paths import CACHE, DIST
