@@ -61,10 +61,15 @@ def _gather(finder: Finder, node: Node) -> Change | None:
     axes = (node.attributes.get("gather_axis", 0), node.attributes.get("quantize_axis", 1))
     if rows is None or rows.ndim != 2 or axes not in ((0, 1), (0, -1)) or bits not in (4, 8):
         return None
-    packed = 2 if bits == 4 and rows.dtype.itemsize == 1 and rows.dtype.kind == "u" else 1
-    shape = (rows.shape[0], rows.shape[1] * packed)
-    arrays = [rows, _array(finder, inputs[2]), _array(finder, inputs[3])]
-    matrix = _blocks(f"{node.name}.matrix", arrays, shape, bits, size)
+    scales, zeros = _array(finder, inputs[2]), _array(finder, inputs[3])
+    if scales is None or scales.ndim != 2 or not isinstance(size, int):
+        return None
+    shape = (rows.shape[0], scales.shape[1] * size)
+    if bits == 4 and rows.shape == shape:
+        # Tensors of numbers of 4 bits, signed or not, whose zero point is 0 if none is given.
+        zeros = scales * 0 if zeros is None else zeros
+        rows, zeros = (_paired(x.astype("i1") + 8 * (rows.dtype.kind == "i")) for x in (rows, zeros))
+    matrix = _blocks(f"{node.name}.matrix", [rows, scales, zeros], shape, bits, size)
     if matrix is None:
         return None
     embed = Node(node.name, f"{OWN}.Embed", (matrix.name, inputs[1]), node.outputs)
@@ -106,6 +111,14 @@ def _blocks(
         return None
     quant, data = _packed(blocks, scale, zero, bits, plain)
     return Constant(name, "f32", shape, quant=quant, array=data)
+
+
+def _paired(rows: Any) -> Any:
+    """Numbers of 4 bits, two in a byte; of an odd one out, the other is 0."""
+    import numpy as np
+
+    padded = np.pad(rows.astype(np.uint8), ((0, 0), (0, rows.shape[1] % 2)))
+    return padded[:, 0::2] | padded[:, 1::2] << 4
 
 
 def _unpacked(rows: Any, bits: int) -> Any:

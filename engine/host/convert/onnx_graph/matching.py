@@ -28,8 +28,8 @@ EXACT = 1e-5  # tells one GELU from the other
 NORMS = ("RMSNorm", "SimplifiedLayerNormalization", "RMSNormalization")
 ATTENTION = f"{CONTRIB}.GroupQueryAttention"
 TABLES = {ATTENTION: 7, f"{CONTRIB}.RotaryEmbedding": 2}  # inputs with cosines, then sines
-# The input of ATTENTION with the gain of the heads of Q, then that of K, and their epsilon.
-GAINS, EPSILON = 14, "qk_norm_epsilon"
+# The input of ATTENTION with the gain of the heads of Q, then that of K; and their epsilon.
+GAINS, EPSILON = 14, ("qk_norm_epsilon", 1e-6)
 ACTS = {"silu": "SiLU", "gelu": "GELU"}
 Place = tuple[str, int]  # what a product makes, and the first of its rows
 Gains = tuple[Floats, Floats]
@@ -285,7 +285,7 @@ class Matcher:
             inside = [name for name in node.inputs[GAINS:] if name and node.op == ATTENTION]
             if not inside and not node.op.endswith(NORMS):
                 continue
-            eps: Any = node.attributes.get(EPSILON if inside else "epsilon", 1e-5)
+            eps: Any = node.attributes.get(*(EPSILON if inside else ("epsilon", 1e-5)))
             if abs(eps - self._model.eps) > 1e-3 * self._model.eps:
                 raise UnlikeError(f"{node.label} has the epsilon {eps:g}.")
             vectors = [_vector(part.graph, node, [name], width) for name in inside]
