@@ -111,7 +111,7 @@ def quantized(n: int, k: int, block: int, bits: int, zeros: bool, seed: int = 0)
 
 
 @pytest.mark.parametrize("block", [32, 64])
-@pytest.mark.parametrize("kind", ["4 bits", "4 bits, zeros", "8 bits"])
+@pytest.mark.parametrize("kind", ["4 bits", "4 bits, zeros", "8 bits", "8 bits, zeros"])
 def test_matmul_on_quantized_matrices(tmp_path: Path, kind: str, block: int) -> None:
     n, k, bits, zeros = 12, 128, int(kind[0]), "zeros" in kind
     arrays = quantized(n, k, block, bits, zeros)
@@ -122,7 +122,8 @@ def test_matmul_on_quantized_matrices(tmp_path: Path, kind: str, block: int) -> 
     onnx.save(model, path)
     graph = simplified(open_onnx(path))
     (matrix,) = graph.constants.values()
-    assert matrix.quant == ("Q8_0" if bits == 8 else "Q4_1" if zeros else "Q4_0")
+    quants = {"8 bits": "Q8_0", "8 bits, zeros": "F32", "4 bits, zeros": "Q4_1", "4 bits": "Q4_0"}
+    assert matrix.quant == quants[kind]
     graph, data = as_read(graph, tmp_path)
     (got,), (want,) = computed(graph, data, feeds), wanted(model, feeds)
     error = np.abs(got - want).max() / np.abs(want).max()
@@ -155,7 +156,7 @@ def test_only_products_read_blocks(tmp_path: Path) -> None:
         record(hostile, {"x0_0": 3, "x0_1": 128}, Traits("webgpu"))
 
 
-def embedding(tmp_path: Path, tensors: list[onnx.TensorProto], **more: Any) -> onnx.ModelProto:
+def embedding(tensors: list[onnx.TensorProto], **more: Any) -> onnx.ModelProto:
     """GatherBlockQuantized of a matrix, scales and perhaps zero points."""
     attributes = {"block_size": BLOCK, "gather_axis": 0, "quantize_axis": 1, **CONTRIB, **more}
     names = [tensor.name for tensor in tensors]
@@ -168,7 +169,9 @@ def embedding(tmp_path: Path, tensors: list[onnx.TensorProto], **more: Any) -> o
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def check_embedding(tmp_path: Path, model: onnx.ModelProto, quant: str) -> None:
+def check_embedding(
+    tmp_path: Path, model: onnx.ModelProto, quant: str, tolerance: float = 1e-6
+) -> None:
     path = tmp_path / "model.onnx"
     feeds = {"ids": np.array([0, 19, 7, 7])}
     want = wanted(model, feeds)[0]
@@ -176,7 +179,7 @@ def check_embedding(tmp_path: Path, model: onnx.ModelProto, quant: str) -> None:
     graph = simplified(open_onnx(path))
     assert [c.quant for c in graph.constants.values()] == [quant]
     (got,) = computed(*as_read(graph, tmp_path), feeds)
-    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=1e-6)
 
 
 def test_embedding_by_quantized_rows(tmp_path: Path) -> None:
@@ -184,7 +187,16 @@ def test_embedding_by_quantized_rows(tmp_path: Path) -> None:
     blocks, scales = quantized(n, k, BLOCK, 4, False)
     blocks = blocks.reshape(n, k // 2)
     tensors = [numpy_helper.from_array(blocks, "w"), numpy_helper.from_array(scales, "scales")]
-    check_embedding(tmp_path, embedding(tmp_path, tensors, bits=4), "Q4_0")
+    check_embedding(tmp_path, embedding(tensors, bits=4), "Q4_0")
+
+
+def test_embedding_by_rows_of_eight_bits_with_zero_points(tmp_path: Path) -> None:
+    """GGUF has no such blocks: they become halves."""
+    n, k = 20, 64
+    blocks, scales, zeros = quantized(n, k, BLOCK, 8, True)
+    names = {"w": blocks.reshape(n, k), "scales": scales, "zeros": zeros}
+    tensors = [numpy_helper.from_array(array, name) for name, array in names.items()]
+    check_embedding(tmp_path, embedding(tensors, bits=8), "F32", 2.0**-11)
 
 
 @pytest.mark.parametrize("kind", ["INT4", "UINT4"])
@@ -203,7 +215,7 @@ def test_embedding_by_rows_of_four_bits(tmp_path: Path, kind: str, zeros: bool) 
     ]
     tensors.insert(1, numpy_helper.from_array(scales.astype(np.float32), "scales"))
     is_plain = kind == "INT4" and not zeros
-    check_embedding(tmp_path, embedding(tmp_path, tensors), "Q4_0" if is_plain else "Q4_1")
+    check_embedding(tmp_path, embedding(tensors), "Q4_0" if is_plain else "Q4_1")
 
 
 def test_zero_points_that_are_no_bytes_are_not_taken(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ blocks of GGUF: the kernels and the loader know those.
     8 bits   a number a byte
 
 A number q is ``(q - zero) * scale``; without a zero point it is half the range. Scales, and zeros
-times scales, are rounded to halves, as GGUF has them.
+times scales, are rounded to halves, as GGUF has them. It has no blocks of 8 bits with zero points:
+such a matrix becomes halves.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from engine.graph.model import CONTRIB, OWN, Constant, Graph, Node
 from engine.graph.passes.rewriting import Change, Finder, rewritten
 
 BLOCK = 32  # elements of the blocks of Q4_0, Q4_1 and Q8_0
+ROWS = 4096  # that are made into halves at a time
 MATMUL, GATHER = f"{CONTRIB}.MatMulNBits", f"{CONTRIB}.GatherBlockQuantized"
 
 
@@ -72,7 +74,8 @@ def _gather(finder: Finder, node: Node) -> Change | None:
     matrix = _blocks(f"{node.name}.matrix", [rows, scales, zeros], shape, bits, size)
     if matrix is None:
         return None
-    embed = Node(node.name, f"{OWN}.Embed", (matrix.name, inputs[1]), node.outputs)
+    op = "Gather" if matrix.quant == "F32" else f"{OWN}.Embed"
+    embed = Node(node.name, op, (matrix.name, inputs[1]), node.outputs)
     return Change(embed, constants=[matrix])
 
 
@@ -108,7 +111,7 @@ def _blocks(
     blocks = numbers.reshape(n, k // BLOCK, BLOCK)
     plain = bool((zero == 1 << (bits - 1)).all())
     if bits == 8 and not plain:
-        return None
+        return Constant(name, "f32", shape, array=_halves(blocks, scale, zero).reshape(shape))
     quant, data = _packed(blocks, scale, zero, bits, plain)
     return Constant(name, "f32", shape, quant=quant, array=data)
 
@@ -128,6 +131,18 @@ def _unpacked(rows: Any, bits: int) -> Any:
     if bits == 8:
         return rows
     return np.stack([rows & 15, rows >> 4], axis=-1).reshape(len(rows), -1)
+
+
+def _halves(blocks: Any, scale: Any, zero: Any) -> Any:
+    """The elements themselves, some rows at a time."""
+    import numpy as np
+
+    made = np.empty(blocks.shape, np.float16)
+    for first in range(0, len(blocks), ROWS):
+        own = slice(first, first + ROWS)
+        numbers = blocks[own].astype(np.float32) - zero[own, :, None]
+        made[own] = numbers * scale[own, :, None]
+    return made
 
 
 def _packed(blocks: Any, scale: Any, zero: Any, bits: int, plain: bool) -> tuple[str, Any]:
