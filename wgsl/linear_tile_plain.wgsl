@@ -1,16 +1,18 @@
 // y = finish(W . x + bias) for many tokens, W in single precision: a workgroup makes TILE_M tokens
-// by TILE_N rows, 32 of K at a time in workgroup memory, where four tokens, or rows, are a vector.
-// A lane makes 4 * GROUPS tokens by 4 rows.
+// by TILE_N rows, SLICES times 32 of K at a time in workgroup memory, where four tokens, or rows,
+// are a vector. A lane makes 4 * GROUPS tokens by 4 rows of one slice; the slices are added at last.
 override K: u32;
 override N: u32;
 
 const MV = TILE_M / 4u;
 const NV = TILE_N / 4u;
 const TM = 4u * GROUPS;
-const WORKGROUP = MV / GROUPS * NV;
+const TEAM = MV / GROUPS * NV;  // lanes of a slice
+const WORKGROUP = SLICES * TEAM;
+const QUADS = 8u * SLICES;  // of K at a time
 
-var<workgroup> xs: array<vec4<f32>, 32 * MV>;
-var<workgroup> ws: array<vec4<f32>, 32 * NV>;
+var<workgroup> xs: array<vec4<f32>, 4u * QUADS * MV>;
+var<workgroup> ws: array<vec4<f32>, 4u * QUADS * NV>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -18,38 +20,44 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let m0 = group.y * TILE_M;
   let n0 = group.x * TILE_N;
   let last = step.num_tokens - 1u;
+  let slice = lane / TEAM;
   let tn = lane % NV;
-  let tm = lane / NV;
+  let tm = lane % TEAM / NV;
   var acc: array<vec4<f32>, TM>;
-  for (var first = 0u; first < row4; first += 8u) {
-    for (var i = lane; i < 8u * MV; i += WORKGROUP) {
+  for (var first = 0u; first < row4; first += QUADS) {
+    for (var i = lane; i < QUADS * MV; i += WORKGROUP) {
       let at = i % MV;
       let k = i / MV;
+      let quad = min(first + k, row4 - 1u);
       let m = m0 + 4u * at;
-      let a = x[min(m, last) * row4 + first + k];
-      let b = x[min(m + 1u, last) * row4 + first + k];
-      let c = x[min(m + 2u, last) * row4 + first + k];
-      let d = x[min(m + 3u, last) * row4 + first + k];
+      let a = x[min(m, last) * row4 + quad];
+      let b = x[min(m + 1u, last) * row4 + quad];
+      let c = x[min(m + 2u, last) * row4 + quad];
+      let d = x[min(m + 3u, last) * row4 + quad];
       xs[(4u * k) * MV + at] = vec4<f32>(a.x, b.x, c.x, d.x);
       xs[(4u * k + 1u) * MV + at] = vec4<f32>(a.y, b.y, c.y, d.y);
       xs[(4u * k + 2u) * MV + at] = vec4<f32>(a.z, b.z, c.z, d.z);
       xs[(4u * k + 3u) * MV + at] = vec4<f32>(a.w, b.w, c.w, d.w);
     }
-    for (var i = lane; i < 8u * NV; i += WORKGROUP) {
+    for (var i = lane; i < QUADS * NV; i += WORKGROUP) {
       let at = i % NV;
       let k = i / NV;
+      let quad = min(first + k, row4 - 1u);
       let n = n0 + 4u * at;
-      let a = w_quants[min(n, N - 1u) * row4 + first + k];
-      let b = w_quants[min(n + 1u, N - 1u) * row4 + first + k];
-      let c = w_quants[min(n + 2u, N - 1u) * row4 + first + k];
-      let d = w_quants[min(n + 3u, N - 1u) * row4 + first + k];
+      let a = w_quants[min(n, N - 1u) * row4 + quad];
+      let b = w_quants[min(n + 1u, N - 1u) * row4 + quad];
+      let c = w_quants[min(n + 2u, N - 1u) * row4 + quad];
+      let d = w_quants[min(n + 3u, N - 1u) * row4 + quad];
       ws[(4u * k) * NV + at] = vec4<f32>(a.x, b.x, c.x, d.x);
       ws[(4u * k + 1u) * NV + at] = vec4<f32>(a.y, b.y, c.y, d.y);
       ws[(4u * k + 2u) * NV + at] = vec4<f32>(a.z, b.z, c.z, d.z);
       ws[(4u * k + 3u) * NV + at] = vec4<f32>(a.w, b.w, c.w, d.w);
     }
     workgroupBarrier();
-    for (var k = 0u; k < 32u; k++) {
+    // K has whole blocks of 32: a slice beyond its end has nothing to add.
+    let end = select(0u, 32u, first + 8u * slice < row4);
+    for (var i = 0u; i < end; i++) {
+      let k = 32u * slice + i;
       let row = ws[k * NV + tn];
       for (var g = 0u; g < GROUPS; g++) {
         let token = xs[k * MV + tm * GROUPS + g];
@@ -60,6 +68,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       }
     }
     workgroupBarrier();
+  }
+  if (SLICES > 1u) {
+    for (var i = 0u; i < TM; i++) { xs[i * WORKGROUP + lane] = acc[i]; }
+    workgroupBarrier();
+    if (slice > 0u) { return; }
+    for (var i = 0u; i < TM; i++) {
+      for (var s = 1u; s < SLICES; s++) { acc[i] += xs[i * WORKGROUP + s * TEAM + lane]; }
+    }
   }
   for (var i = 0u; i < TM; i++) {
     let m = m0 + tm * TM + i;

@@ -256,16 +256,21 @@ def _tile(b: PlanBuilder, layer: _Layer) -> Call:
 
 def _tile_plain(b: PlanBuilder, layer: _Layer) -> Call:
     """Many tokens, tiles in workgroup memory, weights as they are. Where large tiles are too few to
-    keep a GPU busy, small ones are the rule."""
+    keep a GPU busy, small ones are the rule, with as many lanes as there is memory for."""
 
-    def variant(size: int, groups: int) -> Variant:
-        grid = Grid(ceil(layer.rows / size), tokens=size)
-        return Variant({"TILE_M": size, "TILE_N": size, "GROUPS": groups}, grid)
+    def variant(size: int, groups: int, slices: int) -> Variant:
+        consts = {"TILE_M": size, "TILE_N": size, "GROUPS": groups, "SLICES": slices}
+        return Variant(consts, Grid(ceil(layer.rows / size), tokens=size))
 
-    large, small = ("64x64", variant(64, 2)), ("32x32", variant(32, 1))
+    def fits(slices: int) -> bool:
+        nbytes = 2 * 32 * 4 * 32 * slices  # 32 of K of 32 tokens and of 32 rows
+        return nbytes <= b.traits.workgroup_bytes and 32 * slices <= layer.w.shape[1]
+
+    large = {"64x64": variant(64, 2, 1)}
+    small = {f"32x32 by {n}": variant(32, 1, n) for n in filter(fits, (4, 2, 1))}
     tiles = ceil(layer.rows / 64) * ceil(b.tokens / 64)
-    ordered = (large, small) if tiles >= FEW_TILES else (small, large)
-    return _call(b, layer, "linear_tile_plain", ("step",), dict(ordered))
+    ordered = large | small if tiles >= FEW_TILES else small | large
+    return _call(b, layer, "linear_tile_plain", ("step",), ordered)
 
 
 def _thread_rows(b: PlanBuilder, layer: _Layer) -> dict[str, Variant]:

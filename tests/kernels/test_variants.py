@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from engine import ops
 from engine.ops.norm import Norm
 from engine.ops.state import StepRecord
-from engine.plan import Tensor
+from engine.plan import PlanBuilder, Tensor
 from engine.weights.quants import QUANTS
-from tests.kernels.cases import assert_close, builder, numbers, rows, state, weight
+from tests.kernels.cases import DEVICES, assert_close, builder, numbers, rows, state, weight
 from tests.kernels.harness import Case, Harness
 from tests.kernels.kv_cases import case_of, layout, scattered
 
@@ -65,6 +66,16 @@ def test_linear(
     inputs = {"x": rows(numbers(k, tokens, k), capacity)}
     case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
     assert assert_all_right(harness, case, y, tokens, 1e-5) > 1
+
+
+def test_linear_in_more_memory(harness: Harness) -> None:
+    """Of seven blocks of K, the last four slices have three."""
+    tokens, k, n = 70, 224, 140
+    b = PlanBuilder("case", replace(DEVICES["workgroup"], workgroup_bytes=32768), tokens)
+    y = ops.linear(b, state("x", tokens, k), weight("w", n, k))
+    inputs, weights = {"x": numbers(k, tokens, k)}, {"w": numbers(n, n, k) / 8}
+    case = Case(b.build(), inputs, weights, StepRecord(0, tokens))
+    assert assert_all_right(harness, case, y, tokens, 1e-5) == 4
 
 
 @pytest.mark.parametrize("shape", ["grouped", "smollm2"])
