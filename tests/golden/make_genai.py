@@ -1,5 +1,5 @@
-"""Writes small random models as the model builder of onnxruntime-genai does, which makes most language
-models for the web: in blocks of 4 bits, with its operators for attention and norms.
+"""Writes small random models as the model builder of onnxruntime-genai does, which makes most
+language models for the web: in blocks of 4 bits, with its operators for attention and norms.
 
 ``python make_genai.py NAME...``: genai_gemma3 and genai_phi3 with onnxruntime-genai 0.11.4 and
 transformers 4.57.3, genai_qwen3 with onnxruntime-genai 0.18.0 and transformers 5.24.0. What
@@ -41,7 +41,11 @@ LONGROPE = {
     "long_factor": [1.1, 1.3, 1.8, 2.5, 4.0, 6.0, 8.0, 10.0],
 }
 # Products in f32, not in 8 bits.
-EXACT = {"gemma3": "int4_accuracy_level=1", "phi3": "int4_accuracy_level=1", "qwen3": "accuracy_level=1"}
+EXACT = {
+    "gemma3": "int4_accuracy_level=1",
+    "phi3": "int4_accuracy_level=1",
+    "qwen3": "accuracy_level=1",
+}
 
 
 def model(name: str) -> Any:
@@ -81,7 +85,15 @@ def write(name: str) -> None:
         vocabulary = {f"t{i}": i for i in range(SIZES["vocab_size"])}
         tokenizer = Tokenizer(models.WordLevel(vocabulary, "t0"))
         transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-        builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", "int4", "-e", "cpu"]
+        builder = [
+            sys.executable,
+            "-m",
+            "onnxruntime_genai.models.builder",
+            "-p",
+            "int4",
+            "-e",
+            "cpu",
+        ]
         places = ["-i", str(folder), "-o", str(built), "-c", str(Path(text) / "cache")]
         subprocess.run([*builder, *places, "--extra_options", EXACT[name]], check=True)
         found, path = onnx.load(built / "model.onnx"), HERE / f"genai_{name}.onnx"

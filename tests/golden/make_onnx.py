@@ -3,10 +3,10 @@ encoder, that one.
 
 With PyTorch 1.13 and transformers 4.40: onnx_bert, onnx_llama, onnx_qwen2 and onnx_cached_qwen2, by
 the exporter that most files on the hub are from. With PyTorch 2 and transformers 5:
-onnx_dynamo_bert, onnx_dynamo_llama, onnx_dynamo_gemma3, onnx_dynamo_phi3, and with a cache
-onnx_dynamo_cached_llama and onnx_dynamo_cached_phi3, by the one that has taken its place (`FAMILIES`
-makes those of Gemma 3 and Phi-3 alone). Those that are cached take keys and values of earlier tokens. What onnxruntime computes from
-them is what tests compare with, so nothing else is recorded.
+onnx_dynamo_bert, onnx_dynamo_llama, onnx_dynamo_gemma3, onnx_dynamo_phi3, onnx_dynamo_cached_llama
+and onnx_dynamo_cached_phi3, by the one that has taken its place; the argument ``families`` makes
+those of Gemma 3 and Phi-3 alone. Those that are cached take keys and values of earlier tokens. What
+onnxruntime computes from them is what tests compare with, so nothing else is recorded.
 """
 
 from __future__ import annotations
