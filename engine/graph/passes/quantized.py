@@ -70,7 +70,9 @@ def _gather(finder: Finder, node: Node) -> Change | None:
     if bits == 4 and rows.shape == shape:
         # Tensors of numbers of 4 bits, signed or not, whose zero point is 0 if none is given.
         zeros = scales * 0 if zeros is None else zeros
-        rows, zeros = (_paired(x.astype("i1") + 8 * (rows.dtype.kind == "i")) for x in (rows, zeros))
+        rows, zeros = (
+            _paired(x.astype("i1") + 8 * (rows.dtype.kind == "i")) for x in (rows, zeros)
+        )
     matrix = _blocks(f"{node.name}.matrix", [rows, scales, zeros], shape, bits, size)
     if matrix is None:
         return None

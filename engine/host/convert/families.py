@@ -68,11 +68,22 @@ def _describe_nothing(writer: Any, config: Config) -> None:
     pass
 
 
+def _period(config: Config) -> int:
+    """Of so many layers, the last attends to everything; newer files say it of each."""
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, list):
+        return config.count("sliding_window_pattern", config.get("_sliding_window_pattern", 6))
+    wide = [i for i, kind in enumerate(kinds, 1) if kind == "full_attention"]
+    period = wide[0] if wide else len(kinds) + 1
+    if wide != list(range(period, len(kinds) + 1, period)):
+        raise HostError(f"{config.path}: layer_types should be full_attention every n layers.")
+    return period
+
+
 def _describe_gemma3(writer: Any, config: Config) -> None:
     """Every n-th layer attends to everything; scores may be scaled by another width than a
     head's."""
-    period = config.count("sliding_window_pattern", config.get("_sliding_window_pattern", 6))
-    writer.add_sliding_window_pattern(period)
+    writer.add_sliding_window_pattern(_period(config))
     scalar = config.number("query_pre_attn_scalar", config.head_dim)
     if scalar != config.head_dim:
         writer.add_attention_scale(scalar**-0.5)

@@ -24,11 +24,15 @@ def without_branches(nodes: Iterable[Any], read: Any) -> tuple[list[Any], dict[s
     A choice has values of one shape: a shorter table gets rows of zeros, if it is read by positions
     only.
     """
-    given, arrays = list(nodes), {}
+    given = list(nodes)
     made: list[Any] = []
+    arrays: dict[str, Any] = {}
     for node in given:
         pairs = list(_pairs(node, read)) if node.op_type == IF else []
-        alike = [_alike(pair, _is_table(given, name)) for pair, name in zip(pairs, node.output)]
+        alike = [
+            _alike(pair, _is_table(given, name))
+            for pair, name in zip(pairs, node.output, strict=False)
+        ]
         if not pairs or not all(alike):
             made.append(node)
             continue

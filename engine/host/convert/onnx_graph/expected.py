@@ -1,5 +1,5 @@
-"""The model that a config.json describes, as the engine will read it in a GGUF file: what graphs are
-compared with."""
+"""The model that a config.json describes, as the engine will read it in a GGUF file: graphs are
+compared with it."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ def rms_norm(x: Floats, gain: Floats, eps: float) -> Floats:
 @dataclass(frozen=True)
 class Heads:
     """``queries`` heads of Q for ``keys`` of K and V; products of them are multiplied by ``scale``,
-    and a token sees ``window`` of the last, all with 0. ``gains`` of Q and K, and ``eps``, are those
-    of heads that are normalized."""
+    and a token sees ``window`` of the last, all with 0. ``gains`` of Q and K, and ``eps``, are of
+    heads that are normalized."""
 
     queries: int
     keys: int

@@ -64,13 +64,20 @@ class Matcher:
         near = min(NEAR, model.context // 2)
         past = min(3, model.context - near)
         self._near = Probe(graph, near, past, model.kv_heads, model.head_dim)
-        length = min(FAR if self._near.past else FAR_SCORES, model.context)
-        count = 3 if self._near.past else length
-        self._far = Probe(graph, count, length - count, model.kv_heads, model.head_dim)
-        self._seen = length
+        self._seen = min(FAR if self._near.past else FAR_SCORES, model.context)
+        lengths = {self._seen}
         for rope in model.ropes:
-            if rope.long_factors and length <= rope.original < model.context:
-                raise UnlikeError(f"contexts of more than {rope.original} tokens are not checked.")
+            if rope.long_factors and rope.original < model.context:
+                if rope.original >= self._seen:
+                    reason = f"more than {rope.original} tokens are too many to be checked."
+                    raise UnlikeError(reason)
+                lengths |= {rope.original, rope.original + 1}
+        self._far = [self._long(length) for length in sorted(lengths)]
+
+    def _long(self, length: int) -> Probe:
+        """So many tokens, most of them earlier ones if these are kept."""
+        count, model = 3 if self._near.past else length, self._model
+        return Probe(self._graph, count, length - count, model.kv_heads, model.head_dim)
 
     def layer(self, index: int) -> Matched:
         """The next layer. Raises UnlikeError where it computes something else, and HostError where
@@ -185,18 +192,19 @@ class Matcher:
         old: tuple[str, ...],
         rope: Rope,
     ) -> None:
-        """Raises UnlikeError unless a long sequence is like the short one."""
-        probe, names = self._far, [node.outputs[0] for node in layer.qkv]
-        part = probe.part(names, layer.out.inputs[0])
-        # Large scores, so that few tokens count and it shows which.
-        values = {name: 2 * self._normal(probe.shape(name)) for name in names}
-        cached = {name: 2 * self._normal(probe.shape(name)) for name in old}
+        """Raises UnlikeError unless long sequences are like the short one."""
+        names = [node.outputs[0] for node in layer.qkv]
         sizes = [n * heads.width for n in (heads.queries, *[heads.keys] * 2)]
-        found = dict(_parts(layer.qkv, values, sizes))
-        roles = tuple((place, found[place]) for place in places)
-        got = probe.compute(part, {**values, **cached})
-        if not _same(got, self._wanted(probe, heads, roles, cached, old, rope), ROUGH):
-            raise UnlikeError(f"what {layer.out.label} reads differs in long texts.")
+        for probe in self._far:
+            part = probe.part(names, layer.out.inputs[0])
+            # Large scores, so that few tokens count and it shows which.
+            values = {name: 2 * self._normal(probe.shape(name)) for name in names}
+            cached = {name: 2 * self._normal(probe.shape(name)) for name in old}
+            found = dict(_parts(layer.qkv, values, sizes))
+            roles = tuple((place, found[place]) for place in places)
+            got = probe.compute(part, {**values, **cached})
+            if not _same(got, self._wanted(probe, heads, roles, cached, old, rope), ROUGH):
+                raise UnlikeError(f"what {layer.out.label} reads differs in long texts.")
 
     def _wanted(
         self,

@@ -133,4 +133,3 @@ def caches(part: Part) -> list[str]:
     """The keys and values of earlier tokens that a part reads."""
     inputs = {value.name: value for value in part.graph.inputs}
     return [name for name in part.given if _is_cache(inputs[name])]
-

@@ -16,7 +16,10 @@ from engine.host.errors import HostError
 INLINE_FLOATS = 64  # elements up to which a constant is in the manifest
 INLINE_INTEGERS = 4096  # shape arithmetic needs them
 # Two elements a byte, the first of them low; they are read as bytes.
-HALF_BYTES = {TensorProto.INT4: np.dtype(np.int8), TensorProto.UINT4: np.dtype(np.uint8)}
+HALF_BYTES: dict[int, Any] = {
+    TensorProto.INT4: np.dtype(np.int8),
+    TensorProto.UINT4: np.dtype(np.uint8),
+}
 _NUMPY = {
     name: np.dtype(helper.tensor_dtype_to_np_dtype(number)) for number, name in DTYPES.items()
 }
@@ -64,7 +67,7 @@ def _external(tensor: Any, folder: Path) -> Any:
     return np.memmap(path, dtype, "r", offset, shape)
 
 
-def _halves(data: Any, kind: int, shape: tuple[int, ...]) -> Any:
+def _halves(data: Any, kind: Any, shape: tuple[int, ...]) -> Any:
     """The elements of bytes that have two each."""
     numbers = np.stack([data & 15, data >> 4], -1).ravel()[: prod(shape)].reshape(shape)
     if kind == TensorProto.INT4:
