@@ -216,6 +216,9 @@ def test_wrong_types_are_refused(tiny: Chat) -> None:
             const outcome = (async () => call())();
             codes[call] = await outcome.then(() => "none", (error) => error.code ?? `${{error}}`);
           }}
+          const load = octavo.load({{model: 7}});
+          await new Promise((done) => setTimeout(done, 50));
+          codes["is heard of late, and the page does not throw"] = await load.catch((e) => e.code);
           return codes;
         }}"""
     )
