@@ -101,6 +101,27 @@ def test_a_stop_right_after_the_load_finds_the_answer_that_waited(tiny: Chat) ->
     answers(tiny)
 
 
+def test_a_stop_before_the_engine_has_started(tiny: Chat) -> None:
+    """What is asked of a worker that still starts waits there, and is ended there."""
+    found = tiny.page.evaluate(
+        """async (messages) => {
+          const client = new octavo.constructor({device: 'cpu'});
+          const abort = new AbortController();
+          const {signal} = abort;
+          const model = 'models/none/manifest.json';
+          const answer = client.chat.completions.create({messages, signal});
+          const vectors = client.embeddings.create({model, input: 'a', signal});
+          setTimeout(() => abort.abort(), 20);
+          const code = await vectors.catch(({code}) => code);
+          const {choices: [{finish_reason}]} = await answer;
+          client.close();
+          return [finish_reason, code];
+        }""",
+        GOLDEN["messages"],
+    )
+    assert found == ["cancelled", "request.cancelled"]
+
+
 def test_answers_are_generated_at_the_same_time_and_stopped_one_by_one(tiny: Chat) -> None:
     first, second, stopped = tiny.page.evaluate(
         """async ([one, two]) => {
