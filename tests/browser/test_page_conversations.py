@@ -202,7 +202,6 @@ def test_many_conversations_and_long_questions(tiny_chat: Chat) -> None:
     page.get_by_test_id("conversation-open").last.click()
     until_answers(chat, 200)
     assert layouts() - before < 100
-    session.detach()
 
     page.evaluate(
         """() => {
@@ -217,6 +216,13 @@ def test_many_conversations_and_long_questions(tiny_chat: Chat) -> None:
     chat.until(shown, 10)
     chat.until("Date.now() - draws.at(-1) > 500", 20)
     assert page.evaluate("draws.length") < 10
+
+    # the visitor has the browser forget them all; later ones are kept
+    where = {"origin": chat.server.url, "storageTypes": "indexeddb"}
+    session.send("Storage.clearDataForOrigin", where)
+    chat.anew().ask(SEA)
+    until_titles(chat, SEA)
+    session.detach()
 
 
 def test_files_of_conversations(tiny_chat: Chat) -> None:
