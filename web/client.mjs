@@ -121,17 +121,8 @@ export class Octavo extends EventTarget {
    * @param {(progress: Progress) => void} [onProgress]
    * @returns {Promise<LoadResult>}
    */
-  async load(options = {}, onProgress) {
-    const fields = { ...this.#defaults, ...given(options) };
-    if (typeof fields.model === "string") fields.model = absolute(fields.model);
-    if (typeof fields.remote?.url === "string") {
-      fields.remote = { ...fields.remote, url: addressOf(fields.remote.url) };
-    }
-    const loading = this.#request("load", fields, onProgress).then((result) => {
-      this.#names.delete(result.key);
-      this.#names.set(result.key, result.model.name);
-      return result;
-    });
+  load(options = {}, onProgress) {
+    const loading = this.#load(options, onProgress);
     this.#loads.add(loading);
     loading.then(
       () => this.#loads.delete(loading),
@@ -142,6 +133,23 @@ export class Octavo extends EventTarget {
       },
     );
     return loading;
+  }
+
+  /**
+   * @param {LoadOptions} options
+   * @param {(progress: Progress) => void} [onProgress]
+   * @returns {Promise<LoadResult>}
+   */
+  async #load(options, onProgress) {
+    const fields = { ...this.#defaults, ...given(options) };
+    if (typeof fields.model === "string") fields.model = absolute(fields.model);
+    if (typeof fields.remote?.url === "string") {
+      fields.remote = { ...fields.remote, url: addressOf(fields.remote.url) };
+    }
+    const result = await this.#request("load", fields, onProgress);
+    this.#names.delete(result.key);
+    this.#names.set(result.key, result.model.name);
+    return result;
   }
 
   /**

@@ -90,6 +90,27 @@ def test_a_stop_right_after_the_load_finds_the_answer_that_waited(tiny: Chat) ->
     answers(tiny)
 
 
+def test_a_stop_before_the_engine_has_started(tiny: Chat) -> None:
+    """What is asked of a worker that still starts waits there, and is ended there."""
+    found = tiny.page.evaluate(
+        """async (messages) => {
+          const client = new octavo.constructor({device: 'cpu'});
+          const abort = new AbortController();
+          const {signal} = abort;
+          const model = 'models/none/manifest.json';
+          const answer = client.chat.completions.create({messages, signal});
+          const vectors = client.embeddings.create({model, input: 'a', signal});
+          setTimeout(() => abort.abort(), 20);
+          const code = await vectors.catch(({code}) => code);
+          const {choices: [{finish_reason}]} = await answer;
+          client.close();
+          return [finish_reason, code];
+        }""",
+        GOLDEN["messages"],
+    )
+    assert found == ["cancelled", "request.cancelled"]
+
+
 def test_answers_are_generated_at_the_same_time_and_stopped_one_by_one(tiny: Chat) -> None:
     first, second, stopped = tiny.page.evaluate(
         """async ([one, two]) => {
@@ -205,6 +226,9 @@ def test_wrong_types_are_refused(tiny: Chat) -> None:
             const outcome = (async () => call())();
             codes[call] = await outcome.then(() => "none", (error) => error.code ?? `${{error}}`);
           }}
+          const load = octavo.load({{model: 7}});
+          await new Promise((done) => setTimeout(done, 50));
+          codes["is heard of late, and the page does not throw"] = await load.catch((e) => e.code);
           return codes;
         }}"""
     )

@@ -29,6 +29,12 @@ WATCH = """() => {
     return create(options);
   };
 }"""
+# Stops a search of many passages once it has begun: at once, for it may end soon.
+STOP_SEARCH = """(() => {
+  const isUnderWay = document.querySelector('[data-testid=progress]').dataset.total > 1000;
+  if (isUnderWay) document.querySelector('[data-testid=stop]').click();
+  return isUnderWay;
+})()"""
 SIMILARITIES = """[...document.querySelectorAll('[data-testid=search-hit] .hint')]
   .map((e) => Number(e.innerText.split(' · ')[1]))"""
 
@@ -117,9 +123,7 @@ def test_the_best_passages_go_along(chat: Chat) -> None:
     chat.hook("search-inside").click()
     chat.hook("prompt").fill("w1")
     chat.hook("prompt").press("Enter")
-    chat.until("document.querySelector('[data-testid=progress]').dataset.total > 1000", 30)
-    assert chat.state == "searching"
-    chat.hook("stop").click()
+    chat.until(STOP_SEARCH, 30)
     chat.wait_for("ready", timeout=5000)
     until_chips(chat, 1)
     assert chat.hook("prompt").input_value() == "w1"
