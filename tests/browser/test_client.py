@@ -106,7 +106,7 @@ def test_a_stop_before_the_engine_has_started(tiny: Chat) -> None:
           client.close();
           return [finish_reason, code];
         }""",
-        GOLDEN["messages"],
+        SHIP["messages"],
     )
     assert found == ["cancelled", "request.cancelled"]
 

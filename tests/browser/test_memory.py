@@ -46,7 +46,7 @@ def test_what_worked_goes_on(tmp_path: Path, gpu_chromium: Any) -> None:
 
         # In an answer: what it cannot do is said, and the next one is right.
         assert page.evaluate(load, absolute) is None
-        worker.evaluate("() => void (refusing.next = 'reader')")
+        worker.evaluate("() => void (refusing.next = 'readback')")
         codes = [page.evaluate(ask, SHIP["messages"]) for _ in range(3)]
         assert worker.evaluate("refusing.next") is None
         assert codes[1:] == [IDS, IDS]

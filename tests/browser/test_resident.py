@@ -14,7 +14,7 @@ from tests.conftest import ROOT, StaticServer
 
 GOLDEN = ROOT / "tests/golden"
 NAMES = ["tiny", "tiny_qwen2"]
-STAGING = 2 * (512 + 2 * TINY_SHARD)  # bytes of upload.mjs, beside the weights
+STAGING = 2 * (512 + 2 * TINY_SHARD + (1 << 18))
 pytestmark = [pytest.mark.browser, pytest.mark.golden]
 
 # Loads both and lets them answer; `fit` says how many have room.

@@ -64,7 +64,6 @@ class Watched(CpuDevice):
     def __init__(self, host: ManyHost, key: str) -> None:
         super().__init__()
         self.host, self.key = host, key
-        self.order = asyncio.Lock()  # what is read comes after what was asked for before
 
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         await super().allocate(tensors)
@@ -83,17 +82,12 @@ class Watched(CpuDevice):
         return grown
 
     async def run(self, *args: Any) -> list[int]:
-        async with self.order:
-            for _ in range(20):  # a tiny model on the CPU would not let anybody in
-                await asyncio.sleep(0)
-            if self.key in self.host.lost:
-                self.host.lost.remove(self.key)
-                raise OctavoError("gpu.lost")
-            return await super().run(*args)
-
-    async def read(self, *args: Any) -> bytes:
-        async with self.order:
-            return await super().read(*args)
+        for _ in range(20):  # a tiny model on the CPU would not let anybody in
+            await asyncio.sleep(0)
+        if self.key in self.host.lost:
+            self.host.lost.remove(self.key)
+            raise OctavoError("gpu.lost")
+        return await super().run(*args)
 
 
 class ManyHost(NativeHost):
