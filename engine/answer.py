@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any, Literal, TypeVar
 
 from engine.config import GenerateConfig
+from engine.detokenizer import Detokenizer
 from engine.errors import OctavoError
 from engine.grammar import Grammar
 from engine.loader import Host, LoadedModel
@@ -23,9 +24,7 @@ from engine.reasoning import Reasoning
 from engine.sampling import Logprobs, Sampler
 from engine.scheduler import Prefill, Scheduler
 from engine.session import Session
-from engine.stops import StopStrings
 from engine.timing import Timing
-from engine.tokenizer.decoder import StreamDecoder
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Stopped = Callable[[], bool]
@@ -102,15 +101,14 @@ class Run:
         self.move(model, session, scheduler)
         self.config = config
         self._now = host.now
-        self._ends = ends
         self._sampler = Sampler(config, model.token_bytes)
         self._grammar: Grammar | None = None
         self._earlier: list[int] = []  # of the answer that this one continues
         self._prompt: list[int] = []
         self._dropped = 0  # tokens, after the first ones that are kept, for want of room
-        self._decoder = StreamDecoder(model.token_bytes, strip_space)
-        self._reasoning = reasoning or Reasoning()
-        self._stops = StopStrings(config.stop)
+        self._detokenizer = Detokenizer(
+            model.token_bytes, ends, config.stop, reasoning or Reasoning(), strip_space
+        )
         self._started = host.now()
         self.answer = Answer(timing=Timing(asked=self._started))
         self._num_sampled = 0
@@ -135,14 +133,13 @@ class Run:
     @property
     def rest(self) -> bytes:
         """Of a character that was cut, and that a continuation says whole."""
-        return self._decoder.rest
+        return self._detokenizer.rest
 
     def follow(self, earlier: list[int], rest: bytes, tail: str) -> None:
         """The answer continues an ``earlier`` one, which ends its prompt, whose text ended with
         this ``tail``, and of which a ``rest`` was not told yet."""
         self._earlier = earlier
-        self._decoder.follow(rest)
-        self._stops.follow(tail)
+        self._detokenizer.follow(rest, tail)
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one and ``flush``, ``answer`` is complete.
@@ -227,13 +224,8 @@ class Run:
         timing.host_seconds = self._now() - self._started - self._waited
 
     def flush(self) -> list[Delta]:
-        """Once, after the last of ``deltas``: the text that waited for what might follow. A
-        character that was cut comes whole with a continuation; a final end shows it broken."""
-        broken = self._decoder.flush() if self.answer.finish_reason == "stop" else ""
-        thought, text = self._split(broken)
-        rest, tail = self._reasoning.flush()
-        text += self._stops.push(tail) + self._stops.flush()
-        return self._told(thought + rest, text)
+        """Once, after the last of ``deltas``: the text that waited for what might follow."""
+        return self._told(*self._detokenizer.flush(self.answer.finish_reason == "stop"))
 
     async def _prefill(self, stopped: Stopped) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""
@@ -377,31 +369,14 @@ class Run:
         """Add sampled ids up to an end token or the limit; whether the answer has ended, and its
         new text."""
         answer = self.answer
-        kept: list[int] = []
-        thought = text = ""
-        ended = False
-        for id in ids:
-            kept.append(id)
-            if self.config.stop:  # else all at once is quicker
-                new_thought, new_text = self._split(self._decoder.push([id]))
-                thought, text = thought + new_thought, text + new_text
-            if id in self._ends or self._stops.found:
-                answer.finish_reason, ended = "stop", True
-            elif len(answer.ids) + len(kept) >= limit:
-                ended = True
-            if ended:
-                break
-        self._session.append(kept)
-        answer.ids += kept
+        new = self._detokenizer.push(ids, limit - len(answer.ids))
+        if new.ended:
+            answer.finish_reason = "stop"
+        self._session.append(new.ids)
+        answer.ids += new.ids
         del answer.logprobs[len(answer.ids) :]
-        if not self.config.stop:
-            thought, text = self._split(self._decoder.push(kept))
-        return ended, self._told(thought, text)
-
-    def _split(self, text: str) -> tuple[str, str]:
-        """New reasoning and new text of the answer; stop strings end only the latter."""
-        thought, text = self._reasoning.push(text)
-        return thought, self._stops.push(text)
+        ended = new.ended or len(answer.ids) >= limit
+        return ended, self._told(new.thought, new.text)
 
     def _told(self, thought: str, text: str) -> list[Delta]:
         """New reasoning and text, added to the answer, as deltas."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import Any, Literal
 
 from engine.answer import Answer, Delta, Run, Stopped
 from engine.config import MAX_STOP, GenerateConfig, LoadConfig, MeasureConfig
-from engine.errors import OctavoError, as_octavo_error
+from engine.errors import OctavoError
 from engine.kv.usage import describe_pool
 from engine.loader import Host, LoadedModel, StageProgress
 from engine.measuring import Bench
@@ -19,7 +19,7 @@ from engine.prompt import Prompt, check_length
 from engine.raw import raw_prompt
 from engine.reasoning import Reasoning
 from engine.recovery import News
-from engine.request import Request, T, Work
+from engine.request import Request, Requests, T, Work
 from engine.resident import Models, Ready, Slot
 from engine.room import Memory
 from engine.session import NoRoomError, Session
@@ -44,7 +44,7 @@ class Engine:
         # Loading, unloading and resetting change what an answer stands on: one at a time, and no
         # answer begins meanwhile.
         self._changing = asyncio.Lock()
-        self._requests: list[Request] = []
+        self._requests = Requests(self._models, self.memory)
         self._unfinished: Unfinished[Slot, Prompt] = Unfinished()
 
     @property
@@ -82,10 +82,10 @@ class Engine:
         async with self._changing:
             if config.memory_bytes is None:
                 await self._free(list(self._models))
-            await self._stopped(self._models.named(config.model))
+            await self._requests.stop_those_of(self._models.named(config.model))
             model = await self._models.load(config, progress)
             for twin in self._models.twins(config.model):
-                await self._stopped([twin])
+                await self._requests.stop_those_of([twin])
                 self._models.join(twin, config.model)
             self._unfinished.only_of(list(self._models))
             return model
@@ -202,7 +202,7 @@ class Engine:
         request = await self._begin(key, find, alone=False)
         answer = Answer(finish_reason="cancelled")  # if it is stopped before its model is there
         try:
-            begun = await self._made(request, lambda ready, _: prompt(ready.model))
+            begun = await self._requests.made(request, lambda ready, _: prompt(ready.model))
             if begun:
                 async with aclosing(self._deltas(request, *begun, config)) as deltas:
                     async for delta in deltas:
@@ -212,21 +212,8 @@ class Engine:
         finally:
             if request.run:
                 request.run.close()
-            self._end(request)
+            self._requests.end(request)
         yield answer
-
-    async def _made(self, request: Request, work: Work[T]) -> tuple[Ready, T] | None:
-        """A request's model and what ``work`` makes of it, which begins again if the GPU was lost
-        meanwhile; None if stopped first."""
-        while ready := await self._enter(request):
-            try:
-                return ready, await work(ready, lambda: request.stopping)
-            except Exception as error:
-                if not self._is_lost(request, ready, error):
-                    raise
-            if request.stopping:
-                break
-        return None
 
     async def _deltas(
         self, request: Request, ready: Ready, begin: Prompt, config: GenerateConfig
@@ -250,12 +237,12 @@ class Engine:
                         yield delta
                 break
             except NoRoomError:
-                await self._wait_for_room(request)
+                await self._requests.wait_for_room(request, bool(self._loading))
             except Exception as error:
-                if not self._is_lost(request, ready, error):
+                if not self._requests.is_lost(request, ready, error):
                     raise
             # What a lost device held is gone: the conversation is computed again.
-            again = None if request.stopping else await self._enter(request)
+            again = None if request.stopping else await self._requests.enter(request)
             if not again:
                 run.answer.finish_reason = "cancelled"
                 break
@@ -286,29 +273,6 @@ class Engine:
             await run.obey(grammar)
         return grammar is not None
 
-    def _is_lost(self, request: Request, ready: Ready, error: Exception) -> bool:
-        """Whether the model was lost under a request, which has left it then. Another may have met
-        that first: then this one found model or tokenizer closed, in whatever way."""
-        if request.slot.ready is ready:
-            if as_octavo_error(error).code != "gpu.lost":
-                return False
-            self._models.lost(request.slot)
-        self._leave(request)
-        return True
-
-    async def _wait_for_room(self, request: Request) -> None:
-        """Until another answer ends, or a load, or embeddings, or this one is stopped; its model
-        may be swapped out meanwhile. NoRoomError if no other has room."""
-        alone = all(r.waiting for r in self._requests if r is not request)
-        if alone and not self._loading and not self.memory.is_used(but=list(self._models)):
-            raise NoRoomError
-        request.waiting = True
-        self._leave(request)
-        try:
-            await self.memory.ended.wait()
-        finally:
-            request.waiting = False
-
     async def measure(
         self, sizes: MeasureConfig, model: str | None = None, key: int | None = None
     ) -> dict[str, Any]:
@@ -333,12 +297,12 @@ class Engine:
         With ``alone``, nobody else is answered. OctavoError request.cancelled if stopped first."""
         request = await self._begin(key, partial(self._models.find, model), alone)
         try:
-            made = await self._made(request, work)
+            made = await self._requests.made(request, work)
             if not made:
                 raise OctavoError("request.cancelled")
             return made[1]
         finally:
-            self._end(request)
+            self._requests.end(request)
 
     async def _begin(self, key: int | None, find: Callable[[], Slot], alone: bool) -> Request:
         """Join those who answer; OctavoError engine.not_loaded or engine.busy."""
@@ -348,51 +312,28 @@ class Engine:
         async with self._changing:
             pass  # a reset under way comes first; then nothing is awaited
         slot = find()
-        if any(request.alone for request in self._requests):
-            raise OctavoError("engine.busy", "The model's speed is being measured.")
         request = Request(key, slot, asked, alone)
-        self._requests.append(request)
+        self._requests.begin(request)
         return request
-
-    async def _enter(self, request: Request) -> Ready | None:
-        """The model, on its device until ``_leave``; None if stopped first."""
-        request.ready = await self._models.enter(request.slot, lambda: request.stopping)
-        return request.ready
-
-    def _leave(self, request: Request) -> None:
-        if request.ready:
-            request.ready = None
-            self.memory.leave(request.slot)
-
-    def _end(self, request: Request) -> None:
-        self._leave(request)
-        self._requests.remove(request)
-        self.memory.ended.fire()
 
     def stop(self, key: int | None = None) -> bool:
         """Stop the answer with this key, or without one a load or all answers; returns whether
         there was something to stop."""
         cancelled = key is None and self.stop_load()
         meant = [r for r in self._requests if not r.stopping and key in (None, r.key)]
-        self._tell_to_stop(meant)
+        self._requests.tell_to_stop(meant)
         return cancelled or bool(meant)
 
     def stop_load(self) -> bool:
         """Stop a load; whether there was one."""
         return bool(self._loading and self._loading.cancel())
 
-    def _tell_to_stop(self, requests: Iterable[Request]) -> None:
-        for request in requests:
-            request.stopping = True
-        self.memory.ended.fire()
-        self.memory.changed.fire()
-
     async def reset(self) -> None:
         """Stop, and forget all conversations; a load under way goes on, it has none yet."""
-        self._tell_to_stop(self._requests)
+        self._requests.tell_to_stop(self._requests)
         # While a model loads, which may wait for answers to end, none begins anyway.
         async with nullcontext() if self._loading else self._changing:
-            await self._stopped(list(self._models))
+            await self._requests.stop_those_of(list(self._models))
             self._unfinished.only_of(())
             for slot in self._models:
                 if slot.ready:
@@ -405,21 +346,14 @@ class Engine:
             loading.cancel()
             await asyncio.wait([loading])
         meant = self._models.named(model)
-        self._tell_to_stop(r for r in self._requests if r.slot in meant)
+        self._requests.tell_to_stop(r for r in self._requests if r.slot in meant)
         async with self._changing:
             if model is not None and not loading:
                 self._models.find(model)
             await self._free(self._models.named(model))
 
-    async def _stopped(self, slots: list[Slot]) -> None:
-        """Stop all answers of models and wait for their ends."""
-        meant = [request for request in self._requests if request.slot in slots]
-        self._tell_to_stop(meant)
-        while any(request in self._requests for request in meant):
-            await self.memory.ended.wait()
-
     async def _free(self, slots: list[Slot]) -> None:
-        await self._stopped(slots)
+        await self._requests.stop_those_of(slots)
         for slot in slots:
             self._models.drop(slot)
         self._unfinished.only_of(list(self._models))

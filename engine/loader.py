@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -152,6 +153,28 @@ class LoadedModel:
         self.encoder.close()
 
 
+class Closable(Protocol):
+    """What holds memory, or a worker, until it is closed."""
+
+    def close(self) -> None:
+        """Give it back."""
+        ...
+
+
+@contextmanager
+def or_nothing(host: Host) -> Iterator[list[Closable]]:
+    """A load of which nothing stays behind if it fails or is stopped: no more shards are read, and
+    whatever it has put into the list is closed."""
+    opened: list[Closable] = []
+    try:
+        yield opened
+    except BaseException:
+        host.cancel_shards()
+        for closable in opened:
+            closable.close()
+        raise
+
+
 async def load(
     host: Host,
     config: LoadConfig,
@@ -163,15 +186,17 @@ async def load(
     """Load a model, with memory from ``room`` and as ``economy`` allows, on the host's device or
     that of ``opener``. On any error or cancellation nothing of it stays behind."""
     room, economy = room or Boundless(), economy or Economy()
-    device: Device | None = None
-    encoder: Encoder | None = None
+    with or_nothing(host) as opened:
 
-    async def open_device() -> tuple[Device, str]:
-        nonlocal device  # it is open even if what else is done fails
-        device, reason = await (opener or host.open_device)(config)
-        return device, reason
+        async def open_device() -> tuple[Device, str]:
+            device, reason = await (opener or host.open_device)(config)
+            opened.append(device)  # even if what else is done meanwhile fails
+            return device, reason
 
-    try:
+        async def open_tokenizer(json_text: str) -> Encoder:
+            opened.append(encoder := await host.open_tokenizer(json_text))
+            return encoder
+
         manifest = read_manifest(
             await host.open_shards(config.model, lambda n, of: progress("download", n, of, "bytes"))
         )
@@ -183,12 +208,7 @@ async def load(
         tokenizer = tokenizer_json(gguf.metadata)
         device.traits = replace(device.traits, chunk=economy.chunk(device.traits.chunk))
         traits = _traits_for(model.config, device, config)
-        context = min(config.context, model.config.context)
-        pool_bytes = model.config.kv_block_bytes(config.kv_precision, traits.kv_value_bytes)
-        block_bytes = 2 * model.config.num_layers * pool_bytes
-        most = traits.max_tensor_bytes // pool_bytes
-        budget = economy.blocks(budget_blocks(config, context, block_bytes, most))
-        context = min(context, budget * KV_BLOCK)
+        context, block_bytes, budget = _budget_of(model.config, config, traits, economy)
         # Plans say that the pools hold one context: so kernels that were measured once stay known,
         # whatever the budget.
         kv = model.config.kv_layout(-(-context // KV_BLOCK), context, config.kv_precision)
@@ -222,7 +242,7 @@ async def load(
         # In this order, as each begins with work for this thread; then all three mostly wait.
         _, encoder, _ = await _together(
             device.compile(list(plans.values()), lambda n, of: progress("compile", n, of, "steps")),
-            host.open_tokenizer(tokenizer),
+            open_tokenizer(tokenizer),
             upload_weights(host, device, gguf, manifest, weights, first, progress),
         )
         for rope, factors in ropes.items():
@@ -231,14 +251,7 @@ async def load(
                 divisors = array("f", await device.read(factors))[: rope.rotary // 2]
                 device.write(kv.rope(rope.name), rope.table(context, divisors))
         sample = await _warm_up(host, device, context, progress)
-        table = token_bytes(gguf.metadata)
         special = special_ids(gguf.metadata)
-        tokens: list[str] = gguf.metadata["tokenizer.ggml.tokens"]
-        bos = tokens[special.bos] if special.bos is not None else ""
-        eos = tokens[special.named_eos] if special.named_eos is not None else ""
-        source = gguf.metadata.get("tokenizer.chat_template") or fallback(tokens)
-        template = ChatTemplate(source, bos, eos)
-        controls, markup = control_texts(gguf.metadata), markup_texts(gguf.metadata)
         return LoadedModel(
             name=manifest.name or model.config.name,
             config=model.config,
@@ -251,9 +264,9 @@ async def load(
             block_bytes=block_bytes,
             plans=plans,
             encoder=encoder,
-            prompts=Prompts(template, encoder, special, controls, markup),
+            prompts=_prompts_of(gguf.metadata, special, encoder),
             special=special,
-            token_bytes=table,
+            token_bytes=token_bytes(gguf.metadata),
             file_bytes=manifest.size,
             sha256=manifest.sha256,
             prefill_sample=sample,
@@ -261,13 +274,28 @@ async def load(
             sampling=recommended(gguf.metadata),
             room=room,
         )
-    except BaseException:
-        host.cancel_shards()
-        if device:
-            device.close()
-        if encoder:
-            encoder.close()
-        raise
+
+
+def _budget_of(
+    model: ModelConfig, config: LoadConfig, traits: Traits, economy: Economy
+) -> tuple[int, int, int]:
+    """The context in tokens, the bytes of a KV block in all layers, and how many of these there
+    may be: a context is never longer than the budget."""
+    context = min(config.context, model.context)
+    pool_bytes = model.kv_block_bytes(config.kv_precision, traits.kv_value_bytes)
+    block_bytes = 2 * model.num_layers * pool_bytes
+    most = traits.max_tensor_bytes // pool_bytes
+    budget = economy.blocks(budget_blocks(config, context, block_bytes, most))
+    return min(context, budget * KV_BLOCK), block_bytes, budget
+
+
+def _prompts_of(metadata: dict[str, Any], special: SpecialTokens, encoder: Encoder) -> Prompts:
+    """By the file's chat template, or by one that its vocabulary tells of."""
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    bos = tokens[special.bos] if special.bos is not None else ""
+    eos = tokens[special.named_eos] if special.named_eos is not None else ""
+    template = ChatTemplate(metadata.get("tokenizer.chat_template") or fallback(tokens), bos, eos)
+    return Prompts(template, encoder, special, control_texts(metadata), markup_texts(metadata))
 
 
 def _traits_for(model: ModelConfig, device: Device, config: LoadConfig) -> Traits:

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Protocol
 
 from engine.backends.base import Device, Progress, persistent_tensors
+from engine.checks import Memory
 from engine.errors import as_octavo_error
 from engine.ops.attention import KV_BLOCK
 from engine.ops.state import STEP, StepRecord
@@ -69,16 +70,8 @@ class Timing:
         }
 
 
-class Memory(Protocol):
+class Host(Memory, Protocol):
     """What tuning needs of the engine's host."""
-
-    async def recall(self, key: str) -> str:
-        """What was remembered under ``key``, or an empty text."""
-        ...
-
-    async def remember(self, key: str, value: str) -> None:
-        """Remember a text for later visits."""
-        ...
 
     def now(self) -> float:
         """Seconds."""
@@ -86,7 +79,7 @@ class Memory(Protocol):
 
 
 async def tune(
-    host: Memory,
+    host: Host,
     device: Device,
     plans: Sequence[Plan],
     again: bool,

@@ -19,6 +19,7 @@ from engine.graph.lowering import Recording, constants_index, record
 from engine.graph.model import Graph
 from engine.graph.reading import graph_to_wire, read_graph
 from engine.graph.running import compute, state_of, write_known
+from engine.host.convert.onnx_graph.source import open_onnx
 from engine.host.convert.onnx_graph.writing import write_data
 from engine.weights.loading import shard_jobs
 
@@ -128,3 +129,19 @@ def as_input(array: np.ndarray) -> bytes:
 def _output_facts(graph: Graph, feeds: Arrays) -> dict[str, tuple[Any, bool]]:
     facts = infer(graph, sizes_of(graph, feeds))
     return {name: (facts[name].shape, facts[name].is_float) for name in graph.outputs}
+
+
+def floats(*shape: int, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng([seed, *shape]).standard_normal(shape) * 2
+    return np.asarray(values, np.float32)
+
+
+def check(tmp_path: Path, model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
+    """The engine computes what onnxruntime does."""
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    graph, data = as_read(open_onnx(path), tmp_path)
+    for got, want in zip(computed(graph, data, feeds), wanted(model, feeds), strict=True):
+        assert got.shape == want.shape
+        assert (got.dtype.kind == "f") == (want.dtype.kind == "f")
+        np.testing.assert_allclose(got, want.astype(got.dtype), rtol=1e-5, atol=1e-6)

@@ -285,9 +285,11 @@ def _llama3(frequency: float, scaling: dict[str, float]) -> float:
 
 
 class Oracle:
-    """A model with a cache, or without, in onnxruntime."""
+    """A model with a cache, or without, in onnxruntime; ``width`` is that of heads, if the file
+    gives it a name only."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, width: int = 0) -> None:
+        self._width = width
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         self._session = onnxruntime.InferenceSession(
@@ -305,7 +307,7 @@ class Oracle:
         feeds = {
             entry.name: given[entry.name]
             if entry.name in given
-            else np.zeros((1, entry.shape[1], 0, entry.shape[3]), KINDS[entry.type])
+            else np.zeros((1, entry.shape[1], 0, self._width or entry.shape[3]), KINDS[entry.type])
             for entry in self._session.get_inputs()
         }
         found: np.ndarray = np.asarray(self._session.run(["logits"], feeds)[0])

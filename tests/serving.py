@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,9 @@ import uvicorn
 from engine.host import serve
 from engine.host.access import Access
 from engine.host.api import Api
-from tests.conftest import ROOT
 from tests.native import NativeHost
+from tests.tiny import TINY
 
-TINY = ROOT / "tests/golden/tiny.gguf"
 FOREVER = 60  # seconds: nothing here takes that long
 
 
@@ -61,3 +61,36 @@ class ApiServer:
         self._server.should_exit = True
         self._thread.join(FOREVER)
         assert not self._thread.is_alive()
+
+
+# Options of an answer that does not end by itself.
+ENDLESS = {"context_full": "slide", "temperature": 1.5, "logit_bias": {"0": -100, "2": -100}}
+
+
+def until_idle(server: ApiServer) -> None:
+    """Wait until no answer is under way."""
+    deadline = time.monotonic() + 30
+    while server.ask("status")["state"] != "ready":
+        assert time.monotonic() < deadline, "the answer goes on"
+        time.sleep(0.01)
+
+
+def request(application: Any, path: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
+    """One GET through the ASGI interface: status, headers, body."""
+    got: dict[str, Any] = {"body": b""}
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()  # the client says nothing more, and does not hang up
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            got["status"] = message["status"]
+            got["headers"] = {k.decode().lower(): v.decode() for k, v in message["headers"]}
+        else:
+            got["body"] += message.get("body", b"")
+
+    sent = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+    scope = {"type": "http", "method": "GET", "path": path, "headers": sent, "query_string": b""}
+    asyncio.run(application({**scope, "root_path": ""}, receive, send))
+    return got

@@ -28,7 +28,7 @@ LAYERS = [
     ["embedding"],
     ["room"],
     ["session", "turns", "sampling", "grammar", "economy"],
-    ["prompt", "kv"],
+    ["prompt", "kv", "detokenizer"],
     ["chat", "reasoning"],
     ["sandbox"],
     ["stops", "templates"],

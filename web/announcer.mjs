@@ -4,12 +4,34 @@ import { byId, element } from "./dom.mjs";
 
 const KEEP_MS = 10_000; // who reads the page later shall not find what was said before
 const MAX_ANSWER = 600; // characters read at once; the rest is there to be read in the log
+const BLOCKS = "p, li, pre, td, th, h1, h2, h3, h4, h5, h6, blockquote, div, .code-language";
 
 /** @param {string} text is said once what is being said has ended */
 export function announce(text) {
   const said = element("p", "", text);
   byId("announcer").append(said);
   setTimeout(() => said.remove(), KEEP_MS);
+}
+
+/**
+ * What one would read aloud of an element: its texts, a block after the other, but no buttons.
+ *
+ * @param {Element} shown
+ */
+export function readable(shown) {
+  const walker = document.createTreeWalker(shown, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT, (node) =>
+    node.nodeName === "BUTTON" ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_ACCEPT);
+  let text = "";
+  /** @type {Element | null | undefined} */
+  let before;
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    if (node.nodeName === "BR") before = undefined;
+    if (!(node instanceof Text)) continue;
+    const block = node.parentElement?.closest(BLOCKS);
+    text += `${block === before ? "" : "\n"}${node.data}`;
+    before = block;
+  }
+  return text;
 }
 
 /**

@@ -7,6 +7,7 @@ import { Conversations } from "./conversations.mjs";
 import { TokenCount } from "./count.mjs";
 import { loadLocale, number, t } from "./locale.mjs";
 import { ModelsDialog, rememberChoice, rememberedChoice } from "./models.mjs";
+import * as notices from "./notices.mjs";
 import { installOffline, keepStorage } from "./offline.mjs";
 import { ProgressView } from "./progress.mjs";
 import { Records } from "./records.mjs";
@@ -31,7 +32,6 @@ const prompt = /** @type {HTMLTextAreaElement} */ (byTestId("prompt"));
 const send = /** @type {HTMLButtonElement} */ (byTestId("send"));
 const stop = byTestId("stop");
 const status = byTestId("status");
-const errorArea = byTestId("error");
 const settings = new Settings();
 
 const octavo = new Octavo({ ...settings.addressLoad, share: "site" });
@@ -43,14 +43,15 @@ const store = new Conversations((id, elsewhere) => {
   sidebar.refresh();
   if (elsewhere) talk.refresh(id).catch(showError);
 });
-const sidebar = new Sidebar(store, { open, removed, fail: (error) => showError(notKept(error)) });
+const sidebar = new Sidebar(store, { open, removing, removed, fail: (error) => showError(notKept(error)) });
 const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("scroll")), {
   setState,
   showStats: (news) => stats.show(news),
   showError,
-  hideError: () => (errorArea.hidden = true),
+  hideError: notices.hideError,
   giveBack,
   records,
+  gone: reset,
   opened: () => {
     sidebar.setCurrent(talk.id);
     update();
@@ -74,8 +75,8 @@ let state = "loading";
 /** The load under way, if any. */
 let loading = Promise.resolve();
 let sendWhenReady = false;
-/** While it is found out whether the question fits. */
-let isChecking = false;
+/** The question of which it is found out whether it fits, if any. @type {object | null} */
+let checked = null;
 /** The search for a question's passages under way, if any. @type {Promise<unknown>} */
 let looking = Promise.resolve();
 /** What was loaded last. @type {LoadResult | undefined} */
@@ -132,11 +133,11 @@ function connect() {
     prompt.focus();
   });
   byId("dismiss").addEventListener("click", () => {
-    errorArea.hidden = true;
+    notices.hideError();
     focusPrompt();
   });
   byId("notice-dismiss").addEventListener("click", () => {
-    byId("notice-area").hidden = true;
+    notices.hideNotice();
     focusPrompt();
   });
   byId("retry").addEventListener("click", load);
@@ -183,7 +184,7 @@ function update() {
   const isBusy = state === "generating" || state === "searching";
   send.hidden = isBusy;
   stop.hidden = !isBusy;
-  prompt.readOnly = state === "searching";
+  prompt.readOnly = state === "searching" || checked !== null;
   if (sendWhenReady && byId("queued").hidden) announce(t("queued"));
   byId("queued").hidden = !sendWhenReady;
   byId("welcome").hidden = !talk.isEmpty;
@@ -230,7 +231,7 @@ function load() {
 }
 
 async function loadChoice() {
-  errorArea.hidden = true;
+  notices.hideError();
   talk.forgetUnfinished();
   progress.start();
   announce(t("progress"));
@@ -254,7 +255,7 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
   byId("model").textContent = model.name;
   byId("model").ariaLabel = t("model_open", { name: model.name });
   showDevice(device);
-  if (not_kept) showNotice(not_kept);
+  if (not_kept) notices.showNotice(not_kept);
   if (kept) keepStorage();
   stats.show({ memory_bytes, context: model.context || undefined });
   settings.recommended = model.sampling;
@@ -270,27 +271,12 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
 function showRecovery({ state: step, device, error }) {
   if (step === "ready" && device) return showDevice(device);
   if (step === "failed") {
-    showNotice("");
+    notices.showNotice("");
     setState("error");
     return showError(new OctavoError(error?.code ?? "internal", error?.message ?? "", error?.hint), true);
   }
   if (step === "moved") talk.forgetUnfinished();
-  showNotice(t(`recovery_${step}`), step);
-}
-
-/**
- * A line above the prompt box, for as long as it holds or until it is dismissed.
- *
- * @param {string} text nothing for none
- * @param {string} [recovery] step of a recovery that it tells of
- */
-function showNotice(text, recovery) {
-  const notice = byId("notice");
-  notice.textContent = text;
-  byId("notice-area").hidden = !text;
-  if (recovery) notice.dataset.recovery = recovery;
-  else delete notice.dataset.recovery;
-  if (text) announce(text);
+  notices.showNotice(t(`recovery_${step}`), step);
 }
 
 /** @param {LoadResult["device"]} device */
@@ -302,14 +288,14 @@ function showDevice(device) {
   badge.title = device.name;
   badge.dataset.kind = kind;
   badge.hidden = false;
-  showNotice(kind === "cpu" || kind === "remote" ? (device.reason ?? "") : "");
+  notices.showNotice(kind === "cpu" || kind === "remote" ? (device.reason ?? "") : "");
 }
 
 /** Sends what the prompt box holds, or once the model is ready. */
 async function submit() {
   const text = prompt.value.trim();
   const { files } = attachments;
-  const isBusy = isChecking || state === "searching" || state === "generating" || state === "error";
+  const isBusy = checked || state === "searching" || state === "generating" || state === "error";
   if (isBusy || (!text && !files.length)) return;
   sendWhenReady = state === "loading";
   if (sendWhenReady) return update();
@@ -331,7 +317,7 @@ async function submit() {
  * @param {import("./attached.mjs").Attachment[]} files
  */
 async function passagesFor(text, files) {
-  errorArea.hidden = true;
+  notices.hideError();
   setState("searching");
   progress.start();
   const found = searching.filesFor(text, files, (event) => progress.show(event)).catch((error) => {
@@ -366,9 +352,12 @@ async function openSearch(files) {
  * @param {import("./attached.mjs").Attachment[]} files
  */
 async function fits(content, files) {
-  isChecking = true;
+  const mine = (checked = {});
+  prompt.readOnly = true;
   const counted = await count.count({ content, files }).catch(() => null);
-  isChecking = false;
+  if (mine !== checked) return false; // another conversation is open
+  checked = null;
+  prompt.readOnly = false;
   if (state !== "ready" && state !== "stopped") return false; // something else has begun
   if (!counted || talk.slides || counted.tokens < counted.context) return true;
   const values = { tokens: number(counted.tokens), context: number(counted.context) };
@@ -402,6 +391,11 @@ async function open(id) {
   if (await talk.open(id)) await leave(() => state === "generating" && octavo.stop());
 }
 
+/** What there is of its answer can be had back, too. @param {string} id of a conversation */
+async function removing(id) {
+  if (id === talk.id && talk.isAnswering) await Promise.all([octavo.stop(), talk.answering]);
+}
+
 /** @param {string} id of a conversation that was deleted */
 function removed(id) {
   if (id === talk.id) reset();
@@ -413,8 +407,9 @@ function removed(id) {
  * @param {() => unknown} end
  */
 async function leave(end) {
-  errorArea.hidden = true;
+  notices.hideError();
   searching.stop();
+  checked = null;
   focusPrompt();
   update();
   if (state === "loading" || state === "error") return;
@@ -432,16 +427,5 @@ async function leave(end) {
  * @param {boolean} [canRetry]
  */
 function showError(error, canRetry = false) {
-  const { code, message, hint } = error instanceof OctavoError
-    ? error
-    : { code: "internal", message: String(error), hint: "" };
-  records.fail(code);
-  errorArea.dataset.code = code;
-  byId("error-message").textContent = message;
-  byId("error-hint").textContent = hint;
-  byId("error-hint").hidden = !hint;
-  byId("error-code").textContent = code;
-  byId("retry").hidden = !canRetry;
-  byId("unkept").hidden = code !== "shard.quota";
-  errorArea.hidden = false;
+  records.fail(notices.showError(error, canRetry));
 }

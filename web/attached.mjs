@@ -53,7 +53,9 @@ export async function attachmentOf(file) {
  * @returns {Attachment}
  */
 export function attachmentOfText(text, name) {
-  return { name, size: new TextEncoder().encode(text).length, text };
+  const size = new TextEncoder().encode(text).length;
+  if (size > MAX_BYTES) throw new AttachError("attach_large", name);
+  return { name, size, text };
 }
 
 /**
@@ -98,7 +100,8 @@ function decoded(bytes) {
  * @param {Attachment} attachment
  */
 export function framed({ name, text, place }) {
-  const longest = Math.max(2, ...Array.from(text.matchAll(/`+/g), ([ticks]) => ticks.length));
+  let longest = 2;
+  for (const [ticks] of text.matchAll(/`+/g)) longest = Math.max(longest, ticks.length);
   const fence = "`".repeat(longest + 1);
   const lines = place ? `, lines ${place.first}-${place.last}` : "";
   return `File "${name}"${lines}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}`;

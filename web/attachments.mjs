@@ -91,8 +91,13 @@ export class Attachments {
 
   /** @param {Attachment} attachment that is read already */
   put(attachment) {
+    this.#try(() => this.#push(attachment));
+  }
+
+  /** @param {() => void} action */
+  #try(action) {
     try {
-      this.#push(attachment);
+      action();
     } catch (error) {
       this.#fail(/** @type {AttachError} */ (error));
     }
@@ -112,6 +117,6 @@ export class Attachments {
     if (files.length && text) return; // a program's text that comes with a picture of it
     event.preventDefault();
     if (files.length) return void this.add(files);
-    this.put(attachmentOfText(text, `pasted-${this.files.length + 1}.txt`));
+    this.#try(() => this.#push(attachmentOfText(text, `pasted-${this.files.length + 1}.txt`)));
   }
 }

@@ -21,6 +21,8 @@
 export class Branches {
   /** Oldest first. @type {Map<string, Message>} */
   #messages = new Map();
+  /** The same by what they follow. @type {Map<string | null, Message[]>} */
+  #next = new Map();
   /** @type {string | null} */
   head = null;
 
@@ -32,7 +34,7 @@ export class Branches {
   constructor(conversation, messages = [], head = null) {
     this.conversation = conversation;
     const ordered = messages.toSorted((a, b) => a.created - b.created);
-    for (const message of ordered) this.#messages.set(message.id, message);
+    for (const message of ordered) this.#put(message);
     this.head = this.#leaf(head && this.#messages.has(head) ? head : (ordered.at(-1)?.id ?? null));
   }
 
@@ -40,8 +42,8 @@ export class Branches {
   get path() {
     /** @type {Message[]} */
     const path = [];
-    for (let at = this.get(this.head); at; at = this.get(at.parent)) path.unshift(at);
-    return path;
+    for (let at = this.get(this.head); at; at = this.get(at.parent)) path.push(at);
+    return path.reverse();
   }
 
   toJSON() {
@@ -63,7 +65,7 @@ export class Branches {
    * @param {Message} message
    */
   siblings({ parent }) {
-    return [...this.#messages.values()].filter((other) => other.parent === parent);
+    return this.#next.get(parent) ?? [];
   }
 
   /**
@@ -81,7 +83,7 @@ export class Branches {
     /** @type {Message} */
     const message = { id: newId(), conversation: this.conversation, parent, role, content, created };
     if (files.length) message.files = files;
-    this.#messages.set(message.id, message);
+    this.#put(message);
     this.head = message.id;
     return message;
   }
@@ -93,7 +95,10 @@ export class Branches {
    * @param {string | null} head where the path ends now
    */
   withdraw(messages, head) {
-    for (const { id } of messages) this.#messages.delete(id);
+    for (const message of messages) {
+      this.#messages.delete(message.id);
+      this.#next.set(message.parent, this.siblings(message).filter(({ id }) => id !== message.id));
+    }
     this.head = head;
   }
 
@@ -106,10 +111,16 @@ export class Branches {
     this.head = this.#leaf(id);
   }
 
+  /** @param {Message} message newer than all others */
+  #put(message) {
+    this.#messages.set(message.id, message);
+    this.#next.set(message.parent, [...this.siblings(message), message]);
+  }
+
   /** @param {string | null} id */
   #leaf(id) {
     for (;;) {
-      const next = [...this.#messages.values()].findLast(({ parent }) => parent === id);
+      const next = this.#next.get(id)?.at(-1);
       if (id === null || !next) return id;
       id = next.id;
     }

@@ -7,7 +7,7 @@
  *     const messages = [{ role: 'user', content: 'Hello!' }];
  *     const answer = await octavo.chat.completions.create({ messages });
  *     for await (const chunk of octavo.chat.completions.create({ messages, stream: true })) {
- *       console.log(chunk.choices[0].delta.content);
+ *       console.log(chunk.choices[0].delta.content ?? "");
  *     }
  *
  * If the GPU is lost, loads and answers go on by themselves; `octavo.addEventListener("recovery",
@@ -30,176 +30,31 @@
  * made of an ONNX file.
  */
 
+import { complete, stream } from "./completions.mjs";
 import { Connection } from "./connection.mjs";
 import { Conversation } from "./conversation.mjs";
 import { OctavoError } from "./error.mjs";
+import {
+  absolute, addressOf, chatFields, checkSignal, given, plainMessage, textFields, withKey,
+} from "./options.mjs";
 import { CHAT, TEXT } from "./shapes.mjs";
-import { nothingGenerated } from "./worker/protocol.mjs";
+import { nothingGenerated } from "./worker/replies.mjs";
 import { VERSION } from "./worker/version.mjs";
 
 export { Conversation, OctavoError };
+export * from "./types.mjs";
 
 /**
+ * @import {
+ *   Create, CreateText, Delta, EmbeddingOptions, Embeddings, GenerateResult, InspectOptions,
+ *   Inspection, LoadOptions, LoadResult, MeasureSizes, Measurement, ModelList, Progress, Status
+ * } from "./types.mjs"
+ * @import { Generate, Options } from "./completions.mjs"
  * @typedef {import("./shapes.mjs").Shape} Shape
- * @typedef {import("./shapes.mjs").TextLogprobs} TextLogprobs
- * @typedef {import("../worker/protocol.mjs").LoadResult} LoadResult
- * @typedef {import("../worker/protocol.mjs").GenerateResult} GenerateResult
- * @typedef {import("../worker/protocol.mjs").Status} Status
- * @typedef {import("../worker/protocol.mjs").MeasureSizes} MeasureSizes
- * @typedef {import("../worker/protocol.mjs").Measurement} Measurement
- * @typedef {import("../worker/protocol.mjs").Inspection} Inspection
- * @typedef {import("../worker/protocol.mjs").Progress} Progress
- * @typedef {import("../worker/protocol.mjs").ListedModel} ListedModel
- * @typedef {import("../worker/protocol.mjs").ModelList} ModelList
- * @typedef {import("../worker/protocol.mjs").Delta} Delta
- * @typedef {import("../worker/protocol.mjs").Timing} Timing
- * @typedef {import("../worker/protocol.mjs").Usage} TokenUsage
- * @typedef {import("../worker/protocol.mjs").Logprobs} Logprobs
- * @typedef {import("../worker/protocol.mjs").ResponseFormat} ResponseFormat
- *
- * @typedef {object} LoadOptions
- * @property {string | File | File[]} [model] catalogue id; or address (relative to the page) of a
- *   manifest, of a .gguf or of any part of a split one; or .gguf files, all parts of one model
- * @property {boolean} [keep] whether the browser keeps the model for later visits; if absent, it
- *   does, but for files
- * @property {"auto" | "gpu" | "cpu" | "remote"} [device]
- * @property {import("../worker/protocol.mjs").RemoteServer} [remote] a server that computes with
- *   the device "remote", or with "auto" if the model cannot be loaded on any device here
- * @property {number} [context] tokens
- * @property {"auto" | "f32" | "q16" | "q8"} [activations]
- * @property {number} [kv_tokens] room that the KV cache may grow to, for all conversations together;
- *   one context if absent. If it is less, the context is that much
- * @property {number} [kv_bytes] the same in bytes; either of them
- * @property {"f16" | "q8"} [kv_precision] of what the KV cache holds: halves if absent, or bytes with
- *   scales, about half the memory
- * @property {boolean} [tune] measure kernel variants: all (true), none (false), new ones (absent)
- * @property {number} [memory_bytes] on the device that all loaded models, and an encoder, may take
- *   together: those that are there stay, or are swapped out until they are used. If absent, models
- *   are replaced
- *
- * @typedef {object} EmbeddingOptions
- * @property {string} model address of an encoder's manifest; it is loaded when it is first asked
- * @property {string | string[]} input
- * @property {"auto" | "gpu" | "cpu"} [device]
- * @property {"float" | "base64"} [encoding_format] of vectors: numbers if absent, or base64 of
- *   32-bit floats
- * @property {AbortSignal} [signal]
- *
- * @typedef {object} Embeddings in OpenAI's shape; vectors have the length 1
- * @property {"list"} object
- * @property {string} model
- * @property {{object: "embedding", index: number, embedding: number[]}[]} data
- * @property {{prompt_tokens: number, total_tokens: number}} usage
- *
- * @typedef {{type: "text", text: string}} TextPart
- * @typedef {import("../worker/protocol.mjs").Message} PlainMessage
- * @typedef {Omit<PlainMessage, "content"> & {content?: string | TextPart[] | null}} ChatMessage
- *
- * @typedef {object} CompletionOptions others of OpenAI's that would change the answer are refused
- * @property {string} [model] as `load` was given it; the one loaded last if absent
- * @property {ChatMessage[]} [messages] needed, unless `continues` is given
- * @property {import("../worker/protocol.mjs").Tool[]} [tools] for models whose template has a place
- *   for them; the model's calls come as the text that it writes
- * @property {number} [continues] `octavo.handle` of an answer that was stopped or ended by its
- *   length: it goes on exactly where it ended
- * @property {number} [temperature] 0: always the likeliest token. What is absent of this, `top_k`,
- *   `top_p`, `min_p` and `repetition_penalty` is as the model's file recommends (`sampling` of the
- *   loaded `model`), else 0 or neutral
- * @property {number} [max_tokens]
- * @property {number} [max_completion_tokens] the newer name of max_tokens
- * @property {number} [seed]
- * @property {string | string[]} [stop] texts before which the answer ends
- * @property {"stop" | "slide"} [context_full] when the context is full, the answer ends with the
- *   code `context.full` (if absent), or the oldest tokens but the first ones are dropped
- * @property {number} [top_k] only tokens that fewer than so many are likelier than; 0: any
- * @property {number} [top_p] only tokens that likelier ones have less than this probability above
- * @property {number} [min_p] only tokens with this part of the likeliest one's probability
- * @property {number} [repetition_penalty] for tokens of conversation and answer; 1: none
- * @property {number} [presence_penalty] for tokens of the answer
- * @property {number} [frequency_penalty] the same, for each time
- * @property {Record<string, number>} [logit_bias] by token id, -100 to 100
- * @property {ResponseFormat} [response_format] JSON of a schema, or any JSON object
- * @property {boolean} [logprobs] of the answer's tokens, by the model's own logits
- * @property {number} [top_logprobs] and of so many likeliest ones, at most 20
- * @property {boolean} [stream]
- * @property {AbortSignal} [signal] an abort ends the answer as `stop()` does
- *
- * @typedef {Omit<CompletionOptions, "messages" | "tools" | "logprobs" | "top_logprobs">} SharedOptions
- *
- * @typedef {object} TextFields
- * @property {string | number[]} [prompt] a raw text, in which control tokens may be written out, or
- *   token ids; needed, unless `continues` is given
- * @property {number} [logprobs] of how many likeliest tokens they are told, beside the one that came
- *
- * @typedef {SharedOptions & TextFields} TextOptions
- *
- * @typedef {object} InspectOptions
- * @property {string} [model] as `load` was given it; the one loaded last if absent
- * @property {ChatMessage[]} [messages] a conversation
- * @property {import("../worker/protocol.mjs").Tool[]} [tools] for models whose template has a place
- *   for them
- * @property {string | number[]} [prompt] instead: a raw text, or token ids
- * @property {number} [top] how many likeliest tokens are told; 10 if absent
- * @property {AbortSignal} [signal] an abort ends it with `request.cancelled`
- *
- * @typedef {"stop" | "length" | "cancelled"} FinishReason
- * @typedef {TokenUsage & {total_tokens: number}} CompletionUsage
- *
- * @typedef {{role: "assistant", content: string, reasoning_content?: string}} AnswerMessage
- *
- * @typedef {object} ChatCompletion
- * @property {string} id
- * @property {"chat.completion"} object
- * @property {number} created seconds since 1970
- * @property {string} model
- * @property {{index: 0, message: AnswerMessage, logprobs: {content: Logprobs[]} | null,
- *   finish_reason: FinishReason}[]} choices
- * @property {CompletionUsage} usage
- * @property {{ids: number[], timing: Timing, handle?: number, code?: "context.full"}} octavo
- *
- * @typedef {object} ChatCompletionChunk
- * @property {string} id
- * @property {"chat.completion.chunk"} object
- * @property {number} created
- * @property {string} model
- * @property {{index: 0, delta: Partial<AnswerMessage>,
- *   logprobs?: {content: Logprobs[]} | null, finish_reason: FinishReason | null}[]} choices
- *   log-probabilities of the whole answer come in the last chunk
- * @property {CompletionUsage} [usage] in the last chunk
- * @property {{num_tokens: number, ids?: number[], timing?: Timing, handle?: number,
- *   code?: "context.full"}} octavo tokens so far
- *
- * @typedef {object} TextCompletion
- * @property {string} id
- * @property {"text_completion"} object
- * @property {number} created
- * @property {string} model
- * @property {{index: 0, text: string, logprobs: TextLogprobs | null,
- *   finish_reason: FinishReason}[]} choices
- * @property {CompletionUsage} usage
- * @property {ChatCompletion["octavo"]} octavo
- *
- * @typedef {object} TextCompletionChunk
- * @property {string} id
- * @property {"text_completion"} object
- * @property {number} created
- * @property {string} model
- * @property {{index: 0, text: string, logprobs: TextLogprobs | null,
- *   finish_reason: FinishReason | null}[]} choices log-probabilities come in the last chunk
- * @property {CompletionUsage} [usage] in the last chunk
- * @property {ChatCompletionChunk["octavo"]} octavo
  */
 
 const BROKEN = ["internal", "engine.stalled", "site.changed"];
-const REFUSED = [
-  "n", "tool_choice", "functions", "audio", "modalities", "best_of", "echo", "suffix",
-];
-/** Options that go to the worker as they are. */
-const SAMPLING = /** @type {const} */ ([
-  "temperature", "seed", "stop", "context_full", "top_k", "top_p", "min_p", "repetition_penalty",
-  "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs",
-  "response_format",
-]);
+const ENCODINGS = ["float", "base64"];
 
 export class Octavo extends EventTarget {
   #connection;
@@ -267,16 +122,7 @@ export class Octavo extends EventTarget {
    * @returns {Promise<LoadResult>}
    */
   load(options = {}, onProgress) {
-    const fields = { ...this.#defaults, ...options };
-    if (typeof fields.model === "string") fields.model = absolute(fields.model);
-    if (typeof fields.remote?.url === "string") {
-      fields.remote = { ...fields.remote, url: addressOf(fields.remote.url) };
-    }
-    const loading = this.#request("load", fields, onProgress).then((result) => {
-      this.#names.delete(result.key);
-      this.#names.set(result.key, result.model.name);
-      return result;
-    });
+    const loading = this.#load(options, onProgress);
     this.#loads.add(loading);
     loading.then(
       () => this.#loads.delete(loading),
@@ -287,6 +133,23 @@ export class Octavo extends EventTarget {
       },
     );
     return loading;
+  }
+
+  /**
+   * @param {LoadOptions} options
+   * @param {(progress: Progress) => void} [onProgress]
+   * @returns {Promise<LoadResult>}
+   */
+  async #load(options, onProgress) {
+    const fields = { ...this.#defaults, ...given(options) };
+    if (typeof fields.model === "string") fields.model = absolute(fields.model);
+    if (typeof fields.remote?.url === "string") {
+      fields.remote = { ...fields.remote, url: addressOf(fields.remote.url) };
+    }
+    const result = await this.#request("load", fields, onProgress);
+    this.#names.delete(result.key);
+    this.#names.set(result.key, result.model.name);
+    return result;
   }
 
   /**
@@ -353,7 +216,7 @@ export class Octavo extends EventTarget {
    * @returns {Conversation}
    */
   conversation(options = {}) {
-    return new Conversation(options, (asked, follow) =>
+    return new Conversation(given(options), (asked, follow) =>
       this.#create(asked, chatFields, CHAT, follow));
   }
 
@@ -363,7 +226,7 @@ export class Octavo extends EventTarget {
    * @param {MeasureSizes & import("../worker/protocol.mjs").Sampling} sizes
    * @returns {Promise<Measurement>}
    */
-  measure(sizes) {
+  async measure(sizes) {
     return this.#request("measure", withKey(sizes));
   }
 
@@ -374,8 +237,11 @@ export class Octavo extends EventTarget {
    * @param {InspectOptions} options
    * @returns {Promise<Inspection>}
    */
-  async inspect({ signal, messages, ...options }) {
-    const fields = { ...withKey(options), messages: messages?.map(plainMessage) };
+  async inspect(options) {
+    const { signal, messages: said, ...rest } = given(options);
+    const messages = Array.isArray(said) ? said.map(plainMessage) : said;
+    const fields = { ...withKey(rest), messages };
+    checkSignal(signal);
     await this.#loaded();
     if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
     return this.#stoppable("inspect", fields, signal);
@@ -410,9 +276,14 @@ export class Octavo extends EventTarget {
    * @param {(progress: Progress) => void} [onProgress] while the encoder is loaded
    * @returns {Promise<Embeddings>}
    */
-  async #embed({ signal, encoding_format = "float", ...options }, onProgress) {
+  async #embed(options, onProgress) {
+    const { signal, encoding_format = "float", ...fields } = given(options);
+    if (!ENCODINGS.includes(encoding_format)) {
+      throw new OctavoError("request.invalid", `encoding_format should be one of ${ENCODINGS.join(", ")}.`);
+    }
+    checkSignal(signal);
     if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
-    const answer = await this.#stoppable("embed", withKey(options), signal, onProgress);
+    const answer = await this.#stoppable("embed", withKey(fields), signal, onProgress);
     if (encoding_format === "base64") return answer;
     for (const entry of answer.data) entry.embedding = floatsOf(entry.embedding);
     return answer;
@@ -424,7 +295,7 @@ export class Octavo extends EventTarget {
    * @param {{model?: string}} [which] as `load` was given it
    * @returns {Promise<{}>}
    */
-  unload(which = {}) {
+  async unload(which = {}) {
     this.#cancelWaiting();
     return this.#request("unload", withKey(which));
   }
@@ -492,87 +363,10 @@ export class Octavo extends EventTarget {
   #create(options, fieldsOf, shape, follow = (result) => result) {
     /** @type {Generate} */
     const generate = (asked, onDelta) => follow(this.#generate(asked, fieldsOf, onDelta));
-    return options.stream
-      ? this.#stream(options, generate, shape)
-      : this.#complete(options, generate, shape);
-  }
-
-  /**
-   * @param {Options} options
-   * @param {Generate} generate
-   * @param {Shape} shape
-   */
-  async #complete(options, generate, shape) {
-    const head = headOf(shape);
-    const result = await generate(options);
-    const { ids, finish_reason, usage, timing, handle, code } = result;
-    return {
-      ...head,
-      object: shape.object,
-      model: this.#nameOf(options),
-      choices: [{ index: 0, ...shape.whole(result), finish_reason }],
-      usage: withTotal(usage),
-      octavo: { ids, timing, handle, code },
-    };
-  }
-
-  /**
-   * A promise of the stream that is itself the stream, so that `await` is optional.
-   *
-   * @param {Options} options
-   * @param {Generate} generate
-   * @param {Shape} shape
-   */
-  #stream(options, generate, shape) {
-    const abort = new AbortController();
-    const signal = options.signal ? AbortSignal.any([options.signal, abort.signal]) : abort.signal;
-    const arrivals = new Arrivals();
-    const push = (/** @type {Delta} */ delta) => arrivals.push(delta);
-    // sent now, not when the loop begins: a stop() after this line must find it
-    arrivals.follow(generate({ ...options, signal }, push));
-    const chunks = this.#chunks(options, arrivals, abort, shape);
-    return Object.assign(Promise.resolve(new Stream(chunks, abort)), {
-      [Symbol.asyncIterator]: () => chunks,
-    });
-  }
-
-  /**
-   * @param {Options} options
-   * @param {Arrivals} arrivals
-   * @param {AbortController} abort
-   * @param {Shape} shape
-   */
-  async *#chunks(options, arrivals, abort, shape) {
-    const head = headOf(shape);
-    let num_tokens = 0;
-
-    const chunk = (
-      /** @type {object} */ choice,
-      /** @type {FinishReason | null} */ finish_reason = null,
-    ) => ({
-      ...head,
-      object: shape.chunk,
-      model: this.#nameOf(options),
-      choices: [{ index: 0, ...choice, finish_reason }],
-      octavo: { num_tokens },
-    });
-    try {
-      for (const choice of shape.opening) yield chunk(choice);
-      for (let delta = await arrivals.next(); delta; delta = await arrivals.next()) {
-        num_tokens = delta.num_tokens;
-        yield chunk(shape.part(delta));
-      }
-      const result = await arrivals.result;
-      const { ids, timing, usage, finish_reason, handle, code } = result;
-      num_tokens = ids.length;
-      const last = chunk(shape.last(result), finish_reason);
-      const octavo = { num_tokens, ids, timing, handle, code };
-      yield { ...last, usage: withTotal(usage), octavo };
-    } finally {
-      // reached early when the caller leaves the loop: the engine must be free afterwards
-      abort.abort();
-      await arrivals.result.catch(() => {});
-    }
+    const nameOf = () => this.#nameOf(options);
+    return options?.stream
+      ? stream(options, generate, shape, nameOf)
+      : complete(options, generate, shape, nameOf);
   }
 
   /** @param {Options} options */
@@ -590,8 +384,10 @@ export class Octavo extends EventTarget {
    * @returns {Promise<GenerateResult>}
    */
   async #generate(options, fieldsOf, onDelta) {
-    const { signal } = options;
-    const fields = fieldsOf(options);
+    const asked = given(options);
+    const { signal } = asked;
+    checkSignal(signal);
+    const fields = fieldsOf(asked);
     const answer = new AbortController();
     const ends = signal ? AbortSignal.any([signal, answer.signal]) : answer.signal;
     this.#waiting.add(answer);
@@ -638,77 +434,6 @@ export class Octavo extends EventTarget {
 }
 
 /**
- * @typedef {{
- *   (options: CompletionOptions & {stream: true}): Promise<Stream<ChatCompletionChunk>> &
- *     AsyncIterable<ChatCompletionChunk>;
- *   (options: CompletionOptions & {stream?: false}): Promise<ChatCompletion>;
- * }} Create
- * @typedef {{
- *   (options: TextOptions & {stream: true}): Promise<Stream<TextCompletionChunk>> &
- *     AsyncIterable<TextCompletionChunk>;
- *   (options: TextOptions & {stream?: false}): Promise<TextCompletion>;
- * }} CreateText
- * @typedef {{model?: string, stream?: boolean, signal?: AbortSignal}} Options what all have
- * @typedef {(options: Options, onDelta?: (delta: Delta) => void) => Promise<GenerateResult>} Generate
- */
-
-/** Deltas of one answer, kept until they are asked for. */
-class Arrivals {
-  /** @type {Delta[]} */
-  #deltas = [];
-  #ended = false;
-  #wake = () => {};
-  /** @type {Promise<GenerateResult>} */
-  result = new Promise(() => {});
-
-  /** @param {Promise<GenerateResult>} result */
-  follow(result) {
-    this.result = result;
-    const end = () => {
-      this.#ended = true;
-      this.#wake();
-    };
-    result.then(end, end);
-  }
-
-  /** @param {Delta} delta */
-  push(delta) {
-    this.#deltas.push(delta);
-    this.#wake();
-  }
-
-  /** @returns {Promise<Delta | undefined>} nothing after the last one */
-  async next() {
-    while (!this.#deltas.length && !this.#ended) {
-      await new Promise((resolve) => (this.#wake = () => resolve(undefined)));
-    }
-    return this.#deltas.shift();
-  }
-}
-
-/**
- * Chunks of one answer; leaving the loop, or `controller.abort()`, stops the generation.
- *
- * @template Chunk
- */
-class Stream {
-  #chunks;
-
-  /**
-   * @param {AsyncGenerator<Chunk>} chunks
-   * @param {AbortController} controller
-   */
-  constructor(chunks, controller) {
-    this.#chunks = chunks;
-    this.controller = controller;
-  }
-
-  [Symbol.asyncIterator]() {
-    return this.#chunks;
-  }
-}
-
-/**
  * Until all of these loads have ended; rejects if no one of them succeeded.
  *
  * @param {Iterable<Promise<LoadResult>>} loads
@@ -722,109 +447,6 @@ async function oneLoaded(loads) {
 /** @param {AbortSignal} signal */
 function aborted(signal) {
   return new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
-}
-
-/** @param {Shape} shape */
-function headOf({ prefix }) {
-  return {
-    id: `${prefix}-${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`,
-    created: Math.floor(Date.now() / 1000),
-  };
-}
-
-/** @param {CompletionOptions} options */
-function chatFields(options) {
-  const { continues, tools } = options;
-  if (continues == null && !Array.isArray(options.messages)) {
-    throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
-  }
-  const messages = continues == null ? options.messages?.map(plainMessage) : undefined;
-  return generateFields(options, { messages, tools });
-}
-
-/** @param {TextOptions} options */
-function textFields(options) {
-  const { continues, prompt, logprobs } = options;
-  if (continues == null && typeof prompt !== "string" && !Array.isArray(prompt)) {
-    throw new OctavoError("request.invalid", 'The option "prompt" must be a text or token ids.');
-  }
-  const told = logprobs == null ? {} : { logprobs: true, top_logprobs: logprobs };
-  return generateFields({ ...options, logprobs: undefined, top_logprobs: undefined }, {
-    prompt: continues == null ? prompt : undefined,
-    ...told,
-  });
-}
-
-/**
- * @param {CompletionOptions} options
- * @param {object} others fields of the request, which no option overrules
- */
-function generateFields(options, others) {
-  for (const name of REFUSED) {
-    if (/** @type {any} */ (options)[name] != null) {
-      throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
-    }
-  }
-  const { continues } = options;
-  const { model } = withKey(options);
-  const max_tokens = options.max_completion_tokens ?? options.max_tokens;
-  const sampling = Object.fromEntries(SAMPLING.map((name) => [name, options[name]]));
-  const fields = { model, continues, max_tokens, ...sampling, ...others };
-  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null));
-}
-
-/**
- * @param {ChatMessage} message
- * @returns {PlainMessage}
- */
-function plainMessage({ role, content, name, reasoning_content, tool_calls, tool_call_id }) {
-  const fields = { role, name, reasoning_content, tool_calls, tool_call_id };
-  if (!Array.isArray(content)) return { ...fields, content };
-  const other = content.find(({ type }) => type !== "text");
-  if (other) {
-    throw new OctavoError("request.invalid", `Content of type "${other.type}" is not supported.`);
-  }
-  return { ...fields, content: content.map(({ text }) => text).join("") };
-}
-
-/**
- * @param {TokenUsage} usage
- * @returns {CompletionUsage}
- */
-function withTotal(usage) {
-  return { ...usage, total_tokens: usage.prompt_tokens + usage.completion_tokens };
-}
-
-/**
- * The options with `model` as the worker knows it.
- *
- * @template {{model?: string}} T
- * @param {T} options
- * @returns {T}
- */
-function withKey(options) {
-  return options.model == null ? options : { ...options, model: absolute(options.model) };
-}
-
-/**
- * A catalogue id stays; a URL becomes absolute, for the worker has another base than the page. What
- * is no text stays too: the worker says what is wrong with it.
- *
- * @param {string} model
- */
-function absolute(model) {
-  if (typeof model !== "string") return model;
-  const isUrl = /[/:]|\.(json|gguf)$/i.test(model);
-  return isUrl ? new URL(model, document.baseURI).href : model;
-}
-
-/**
- * A URL relative to the page; what is none stays, for the worker to say what is wrong.
- *
- * @param {string} url
- */
-function addressOf(url) {
-  return URL.canParse(url, document.baseURI) ? new URL(url, document.baseURI).href : url;
 }
 
 /** Numbers of base64. @param {string} base64 of 32-bit floats */

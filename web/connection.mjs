@@ -8,7 +8,7 @@
 
 import { OctavoError } from "./error.mjs";
 import { SharedLink } from "./shared.mjs";
-import { NO_ID, nothingGenerated } from "./worker/protocol.mjs";
+import { NO_ID, nothingGenerated } from "./worker/replies.mjs";
 
 /**
  * @typedef {import("../worker/protocol.mjs").Reply} Reply
@@ -85,6 +85,8 @@ export class Connection {
   request(kind, fields = {}, onEvent, id = this.takeId()) {
     return new Promise((resolve, reject) => {
       if (this.#isClosed) throw new OctavoError("request.cancelled", "The client was closed.");
+      const wrong = Object.keys(fields).find((name) => Number.isNaN(fields[name]));
+      if (wrong) throw new OctavoError("request.invalid", `${wrong} should be a number, not NaN.`);
       if (!this.#link) this.#start(); // after a crash
       const [text, ahead] = [noText(), noText()];
       const pending = { kind, fields, resolve, reject, onEvent, isLoad: kind === "load", moves: 0 };

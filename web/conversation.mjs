@@ -4,11 +4,11 @@ import { OctavoError } from "./error.mjs";
 import { CHAT } from "./shapes.mjs";
 
 /**
- * @typedef {import("./client.mjs").ChatMessage} ChatMessage
- * @typedef {import("./client.mjs").TextPart} TextPart
- * @typedef {import("./client.mjs").CompletionOptions} CompletionOptions
- * @typedef {import("./client.mjs").ChatCompletion} ChatCompletion
- * @typedef {import("./client.mjs").ChatCompletionChunk} ChatCompletionChunk
+ * @typedef {import("./types.mjs").ChatMessage} ChatMessage
+ * @typedef {import("./types.mjs").TextPart} TextPart
+ * @typedef {import("./types.mjs").CompletionOptions} CompletionOptions
+ * @typedef {import("./types.mjs").ChatCompletion} ChatCompletion
+ * @typedef {import("./types.mjs").ChatCompletionChunk} ChatCompletionChunk
  * @typedef {import("./shapes.mjs").GenerateResult} GenerateResult
  *
  * @typedef {Omit<CompletionOptions, "continues" | "stream">} ConversationOptions `messages` are
@@ -39,6 +39,9 @@ export class Conversation {
    * @param {Ask} ask
    */
   constructor({ messages = [], ...options }, ask) {
+    if (!Array.isArray(messages)) {
+      throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
+    }
     /** What has been said, as `chat.completions.create` takes it. @type {ChatMessage[]} */
     this.messages = [...messages];
     this.#options = options;

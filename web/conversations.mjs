@@ -28,15 +28,14 @@ const VERSION = 1;
 const BOTH = ["conversations", "messages"];
 
 export class Conversations {
-  #opening;
+  /** The database, once it is needed. @type {Promise<any> | null} */
+  #opening = null;
   #channel = new BroadcastChannel(NAME);
   /** @type {(id: string) => void} */
   #changed;
 
   /** @param {(id: string, elsewhere: boolean) => void} changed is called after each change, in any tab */
   constructor(changed) {
-    this.#opening = this.#openDatabase();
-    this.#opening.catch(() => {}); // each use rejects
     this.#changed = (id) => {
       this.#channel.postMessage(id);
       changed(id, false);
@@ -44,15 +43,29 @@ export class Conversations {
     this.#channel.onmessage = ({ data }) => changed(data, true);
   }
 
-  /** Rejects where storage is blocked. @returns {Promise<any>} */
-  async #openDatabase() {
+  /** Rejects where storage is blocked; the next use tries again. @returns {Promise<any>} */
+  #database() {
+    const forget = () => void (this.#opening = null);
+    this.#opening ??= this.#open(forget).catch((error) => {
+      forget();
+      throw error;
+    });
+    return this.#opening;
+  }
+
+  /**
+   * @param {() => void} terminated is called when the visitor has cleared what the browser keeps
+   * @returns {Promise<any>}
+   */
+  async #open(terminated) {
     return openDB(NAME, VERSION, {
       upgrade(db) {
         db.createObjectStore("conversations", { keyPath: "id" }).createIndex("updated", "updated");
         db.createObjectStore("messages", { keyPath: "id" })
           .createIndex("conversation", "conversation");
       },
-      blocking: async () => (await this.#opening).close(), // another tab has a newer page
+      terminated,
+      blocking: async () => (await this.#opening)?.close(), // another tab has a newer page
     });
   }
 
@@ -63,7 +76,7 @@ export class Conversations {
    * @returns {Promise<Conversation[]>}
    */
   async list(text = "") {
-    const db = await this.#opening;
+    const db = await this.#database();
     /** @type {Conversation[]} */
     const all = (await db.getAllFromIndex("conversations", "updated")).reverse();
     const wanted = text.trim().toLowerCase();
@@ -83,7 +96,7 @@ export class Conversations {
    * @returns {Promise<Whole | undefined>}
    */
   async read(id) {
-    const transaction = (await this.#opening).transaction(BOTH);
+    const transaction = (await this.#database()).transaction(BOTH);
     const conversation = await transaction.objectStore("conversations").get(id);
     if (!conversation) return undefined;
     /** @type {Message[]} */
@@ -103,7 +116,7 @@ export class Conversations {
    * @param {Whole[]} wholes
    */
   async add(wholes) {
-    const transaction = (await this.#opening).transaction(BOTH, "readwrite");
+    const transaction = (await this.#database()).transaction(BOTH, "readwrite");
     for (const { conversation, messages } of wholes) {
       transaction.objectStore("conversations").put(conversation);
       for (const message of messages) transaction.objectStore("messages").put(message);
@@ -153,7 +166,7 @@ export class Conversations {
    */
   async remove(id) {
     const whole = await this.read(id);
-    const transaction = (await this.#opening).transaction(BOTH, "readwrite");
+    const transaction = (await this.#database()).transaction(BOTH, "readwrite");
     transaction.objectStore("conversations").delete(id);
     const messages = transaction.objectStore("messages");
     for (const key of await messages.index("conversation").getAllKeys(id)) messages.delete(key);
@@ -168,7 +181,7 @@ export class Conversations {
    * @param {(messages: any) => void} andMessages
    */
   async #change(id, fields, andMessages) {
-    const transaction = (await this.#opening).transaction(BOTH, "readwrite");
+    const transaction = (await this.#database()).transaction(BOTH, "readwrite");
     const conversations = transaction.objectStore("conversations");
     const conversation = await conversations.get(id);
     if (!conversation) return;

@@ -18,6 +18,18 @@ const MAX_TEXT = 2_000_000; // characters of one message
 const LATEST = 8.64e15; // milliseconds: no date is later
 const FINISHES = ["length", "cancelled", "context.full"];
 
+/** Whether there is anything to be seen in a title. @param {string} title */
+export function isSeen(title) {
+  return /[^\s\p{C}]/u.test(title);
+}
+
+/** Of a conversation that begins with a question. @param {Message} question */
+export function titleOf({ content, files }) {
+  const line = (content || (files?.[0]?.name ?? "")).trim().split("\n")[0];
+  if (!isSeen(line)) return "…";
+  return line.length <= MAX_TITLE ? line : `${line.slice(0, MAX_TITLE - 1).replace(/\p{Cs}$/u, "")}…`;
+}
+
 /** A file that is none of ours; `key` names the sentence that says why. */
 export class ImportError extends Error {
   /** @param {string} key */
@@ -83,7 +95,8 @@ function conversationOf(data) {
   check(messages.length > 0);
   const head = known.get(data.head)?.id ?? null;
   const [created, updated] = [timeOf(data.created), timeOf(data.updated)];
-  const title = textOf(data.title, MAX_TITLE);
+  const given = textOf(data.title, MAX_TITLE);
+  const title = isSeen(given) ? given : titleOf(messages[0]);
   return { conversation: { id, title, created, updated, head }, messages };
 }
 

@@ -3,6 +3,7 @@
 import { byId, element } from "./dom.mjs";
 import { number, t } from "./locale.mjs";
 import { hasOffline, keepOffline, removeOffline } from "./offline.mjs";
+import { remember, remembered } from "./remembered.mjs";
 
 /**
  * @typedef {import("./client.mjs").Octavo} Octavo
@@ -14,20 +15,12 @@ const MODEL_KEY = "octavo-model";
 
 /** @returns {Choice} what was chosen on the last visit */
 export function rememberedChoice() {
-  try {
-    return { model: localStorage.getItem(MODEL_KEY) || undefined };
-  } catch {
-    return {}; // storage is blocked
-  }
+  return { model: remembered("localStorage", MODEL_KEY) || undefined };
 }
 
 /** @param {string} model to be loaded on later visits */
 export function rememberChoice(model) {
-  try {
-    localStorage.setItem(MODEL_KEY, model);
-  } catch {
-    // storage is blocked
-  }
+  remember("localStorage", MODEL_KEY, model);
 }
 
 export class ModelsDialog {
@@ -52,8 +45,8 @@ export class ModelsDialog {
     this.#files.addEventListener("change", () => this.#openFiles([...(this.#files.files ?? [])]));
     byId("address-form").addEventListener("submit", (event) => this.#openAddress(event));
     byId("offline").addEventListener("click", () => this.#toggleOffline());
-    addEventListener("dragover", (event) => event.preventDefault());
-    addEventListener("drop", (event) => this.#drop(event));
+    addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
+    addEventListener("drop", (event) => hasFiles(event) && this.#drop(event));
     // files that the system opens with the installed app
     /** @type {any} */ (globalThis).launchQueue?.setConsumer((/** @type {any} */ { files }) =>
       this.#openHandles(files));
@@ -101,9 +94,10 @@ export class ModelsDialog {
     item.dataset.testid = "model-item";
     const about = element("div", "model-about");
     about.append(element("b", "", model.name), element("span", "hint", describe(model)));
-    item.append(about);
-    if (model.kept_bytes) item.append(this.#button("delete", () => this.#remove(model)));
-    item.append(this.#button("load", () => this.#pick({ model: model.id })));
+    const actions = element("div", "model-actions");
+    if (model.kept_bytes) actions.append(this.#button("delete", () => this.#remove(model)));
+    actions.append(this.#button("load", () => this.#pick({ model: model.id })));
+    item.append(about, actions);
     return item;
   }
 
@@ -172,6 +166,11 @@ export class ModelsDialog {
     this.#dialog.close();
     this.#choose(choice);
   }
+}
+
+/** A text that is dropped is the box's. @param {DragEvent} event */
+function hasFiles({ dataTransfer }) {
+  return dataTransfer?.types.includes("Files") ?? false;
 }
 
 /** @param {ListedModel} model */

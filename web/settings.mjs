@@ -1,5 +1,7 @@
 /** What the visitor has set, kept in this browser; the page's address takes precedence. */
 
+import { remember, remembered } from "./remembered.mjs";
+
 /**
  * @typedef {"answer" | "load" | "page"} Group what a setting is for: the next answer, the next load
  *   of a model, or the page
@@ -68,12 +70,8 @@ export class Settings {
   /** @param {Values} values all that differ from how things are by themselves */
   keep(values) {
     this.#kept = values;
-    try {
-      const written = Object.entries(values).filter(([name]) => !isSecret(name));
-      localStorage.setItem(KEY, JSON.stringify(Object.fromEntries(written)));
-    } catch {
-      // storage is blocked
-    }
+    const written = Object.entries(values).filter(([name]) => !isSecret(name));
+    remember("localStorage", KEY, JSON.stringify(Object.fromEntries(written)));
   }
 
   /** The encoder that the address names, for search in files; empty if it names none. */
@@ -158,9 +156,9 @@ function namesOf(areTexts) {
 function read() {
   let kept;
   try {
-    kept = JSON.parse(localStorage.getItem(KEY) ?? "{}") ?? {};
+    kept = JSON.parse(remembered("localStorage", KEY) ?? "{}") ?? {};
   } catch {
-    return {}; // storage is blocked, or holds something else
+    return {}; // it holds something else
   }
   const right = SETTINGS.filter((setting) => isRight(setting, kept[setting.name]));
   return Object.fromEntries(right.map(({ name }) => [name, kept[name]]));

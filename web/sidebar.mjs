@@ -2,7 +2,7 @@
 
 import { announce } from "./announcer.mjs";
 import { button, byId, element } from "./dom.mjs";
-import { download, fromFile, ImportError, MAX_TITLE, toJson, toMarkdown } from "./exchange.mjs";
+import { download, fromFile, ImportError, isSeen, MAX_TITLE, toJson, toMarkdown } from "./exchange.mjs";
 import { number, t } from "./locale.mjs";
 import { asMenu } from "./menu.mjs";
 
@@ -12,6 +12,7 @@ import { asMenu } from "./menu.mjs";
  *
  * @typedef {object} Actions
  * @property {(id: string) => void} open
+ * @property {(id: string) => Promise<unknown>} removing is waited for
  * @property {(id: string) => void} removed
  * @property {(error: unknown) => void} fail
  */
@@ -32,6 +33,8 @@ export class Sidebar {
   /** While a title is being changed the list stays as it is. */
   #isRenaming = false;
   #drawing = Promise.resolve();
+  /** Whether it will be drawn again, and that has not begun. */
+  #willDraw = false;
   /** Timer of what is said about a search. */
   #saying = 0;
 
@@ -70,7 +73,12 @@ export class Sidebar {
 
   /** Draws the list again; one after the other, the last one as things are then. */
   refresh() {
-    this.#drawing = this.#drawing.then(() => this.#try(() => this.#draw()));
+    if (this.#willDraw) return this.#drawing;
+    this.#willDraw = true;
+    this.#drawing = this.#drawing.then(() => {
+      this.#willDraw = false;
+      return this.#try(() => this.#draw());
+    });
     return this.#drawing;
   }
 
@@ -171,10 +179,9 @@ export class Sidebar {
   #rename({ id, title }) {
     const item = /** @type {HTMLElement} */ (this.#control(id, "conversation-open")?.parentElement);
     const box = document.createElement("input");
-    box.className = "field";
     box.value = title;
     box.maxLength = MAX_TITLE;
-    box.className = "conversation-title";
+    box.className = "field";
     box.dir = "auto";
     box.dataset.testid = "conversation-title";
     box.setAttribute("aria-label", t("rename_label"));
@@ -184,7 +191,7 @@ export class Sidebar {
       this.#isRenaming = false;
       const wanted = box.value.trim();
       const hadFocus = document.activeElement === box;
-      if (keeps && wanted && wanted !== title) {
+      if (keeps && isSeen(wanted) && wanted !== title) {
         await this.#try(() => this.#store.patch(id, { title: wanted }));
       }
       await this.refresh();
@@ -219,6 +226,7 @@ export class Sidebar {
     const item = this.#control(id, "conversation-open")?.parentElement;
     const next = item?.nextElementSibling ?? item?.previousElementSibling;
     const nextId = /** @type {HTMLElement | null} */ (next)?.dataset.id;
+    await this.#actions.removing(id);
     const whole = await this.#store.remove(id);
     if (!whole) return;
     this.#actions.removed(id);

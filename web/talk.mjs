@@ -5,7 +5,9 @@ import { prompted } from "./attached.mjs";
 import { Branches, newId } from "./branches.mjs";
 import { OctavoError } from "./client.mjs";
 import { t } from "./locale.mjs";
-import { MAX_TITLE } from "./exchange.mjs";
+import { titleOf } from "./exchange.mjs";
+import { receive } from "./receiving.mjs";
+import { remember, remembered } from "./remembered.mjs";
 import { Transcript } from "./transcript.mjs";
 
 /**
@@ -24,12 +26,11 @@ import { Transcript } from "./transcript.mjs";
  * @property {() => void} hideError
  * @property {(question: Message) => void} giveBack a question without any answer
  * @property {import("./records.mjs").Records} records
+ * @property {() => void} gone the open conversation was deleted
  * @property {() => void} opened another conversation is open, or has been kept
  */
 
 const OPEN_KEY = "octavo-conversation"; // of this tab
-const STATS_INTERVAL_MS = 250;
-const KEEP_INTERVAL_MS = 2000; // of an answer that grows: a tab may be closed at any time
 const AGAIN_TEMPERATURE = 0.7; // the likeliest answer again would be the same one
 const SEEDS = 2 ** 32;
 const LOST = ["internal", "gpu.lost", "engine.not_loaded"];
@@ -136,7 +137,7 @@ export class Talk {
 
   /** Opens the conversation that this tab had open, if it is still there. */
   async resume() {
-    const id = remembered();
+    const id = remembered("sessionStorage", OPEN_KEY);
     if (id) await this.open(id);
   }
 
@@ -165,7 +166,7 @@ export class Talk {
     const whole = await this.#store.read(id);
     if (open !== this.#open) return;
     this.#isStale = this.#isAnswering;
-    if (!whole) return this.reset();
+    if (!whole) return this.#host.gone();
     if (this.#isAnswering) return;
     const branches = new Branches(id, whole.messages, open.branches.head);
     if (JSON.stringify(branches) === JSON.stringify(open.branches)) return;
@@ -190,12 +191,7 @@ export class Talk {
   }
 
   #remember() {
-    try {
-      if (this.id) sessionStorage.setItem(OPEN_KEY, this.id);
-      else sessionStorage.removeItem(OPEN_KEY);
-    } catch {
-      // storage is blocked
-    }
+    remember("sessionStorage", OPEN_KEY, this.id);
   }
 
   /** @param {() => Promise<void>} answer */
@@ -297,11 +293,11 @@ export class Talk {
     this.#isAnswering = true;
     this.#host.hideError();
     this.#host.setState("generating");
-    const { length } = reply.shown;
+    const { length } = reply.readable;
     try {
       const last = await this.#stream(answer, reply, from);
       this.#finish(open, answer, last);
-      if (open === this.#open) announceEnd(reply.shown.slice(length), answer.finish);
+      if (open === this.#open) announceEnd(reply.readable.slice(length), answer.finish);
     } catch (error) {
       this.#fail(open, answer, error, added, before);
     }
@@ -314,44 +310,14 @@ export class Talk {
    * @param {From} from
    * @returns {Promise<Chunk>} the last chunk
    */
-  async #stream(answer, reply, from) {
+  #stream(answer, reply, from) {
     const request = { ...this.#sampling(answer), ...from, stream: /** @type {const} */ (true) };
-    const sent = performance.now();
     const record = this.#host.records.begin();
-    const thought = answer.thought_ms ?? 0;
-    let [first, shown, kept, thinks] = [0, 0, sent, 0];
-    answer.finish = "cancelled"; // until it has ended otherwise
-    /** @type {Chunk | undefined} */
-    let last;
-    for await (const chunk of this.#octavo.chat.completions.create(request)) {
-      last = chunk;
-      const now = performance.now();
-      const { content, reasoning_content } = chunk.choices[0].delta;
-      if (content) {
-        reply.append(content, answer.thought_ms);
-        answer.content = reply.text;
-      }
-      if (reasoning_content) {
-        thinks ||= sent;
-        answer.thought_ms = thought + now - thinks;
-        answer.reasoning = (answer.reasoning ?? "") + reasoning_content;
-        reply.think(reasoning_content);
-      }
-      const { num_tokens } = chunk.octavo;
-      record.count(num_tokens);
-      if (num_tokens) first ||= now;
-      if (first && now - Math.max(first, shown) > STATS_INTERVAL_MS) {
-        shown = now;
-        const tokens_per_s = ((num_tokens - 1) / (now - first)) * 1000;
-        this.#host.showStats({ ttft_ms: first - sent, tokens_per_s });
-      }
-      if (now - kept > KEEP_INTERVAL_MS) {
-        kept = now;
-        this.#keep(this.#store.write(answer));
-      }
-    }
-    if (last) record.end(last);
-    return /** @type {Chunk} */ (last);
+    const sent = performance.now();
+    const chunks = this.#octavo.chat.completions.create(request);
+    const { showStats } = this.#host;
+    const keep = () => this.#keep(this.#store.write(answer));
+    return receive(chunks, sent, answer, reply, { showStats, record, keep });
   }
 
   /**
@@ -424,8 +390,8 @@ export class Talk {
   #keepQuestion(question) {
     if (this.#open.isKept) return this.#keep(this.#store.write(question));
     this.#open.isKept = true;
-    const { conversation: id, id: head, created, content, files } = question;
-    const conversation = { id, title: titleOf(content || (files?.[0].name ?? "")), created, updated: created, head };
+    const { conversation: id, id: head, created } = question;
+    const conversation = { id, title: titleOf(question), created, updated: created, head };
     this.#keep(this.#store.add([{ conversation, messages: [question] }]));
     this.#remember();
     this.#host.opened();
@@ -464,21 +430,7 @@ function announceEnd(text, finish) {
   announce([beginning(text), finish && t(`finish_${finish}`)].filter(Boolean).join(" "));
 }
 
-function remembered() {
-  try {
-    return sessionStorage.getItem(OPEN_KEY);
-  } catch {
-    return null; // storage is blocked
-  }
-}
-
 /** @param {Message} answer */
 function hasText({ content, reasoning }) {
   return Boolean(content || reasoning);
-}
-
-/** @param {string} question */
-function titleOf(question) {
-  const line = question.trim().split("\n")[0];
-  return line.length <= MAX_TITLE ? line : `${line.slice(0, MAX_TITLE - 1)}…`;
 }

@@ -1,5 +1,6 @@
 /** The messages of the open conversation as they are shown, each with what can be done with it. */
 
+import { readable } from "./announcer.mjs";
 import { chips, sources } from "./chips.mjs";
 import { copyButton } from "./copy.mjs";
 import { autosize, button, element } from "./dom.mjs";
@@ -21,6 +22,8 @@ import { markScrollable, watchScrollable } from "./scrolling.mjs";
 
 export class Transcript {
   #log;
+  /** Where messages are put: beside the page while many are, for it would be laid out for each. @type {ParentNode} */
+  #place;
   #follow;
   #actions;
   /** Of the answers shown, by message. @type {Map<string, ReplyView>} */
@@ -33,8 +36,8 @@ export class Transcript {
    * @param {Actions} actions
    */
   constructor(log, follow, actions) {
-    this.#log = log;
-    this.#follow = follow;
+    this.#place = this.#log = log;
+    this.#follow = (/** @type {boolean} */ force = false) => void (this.#place === log && follow(force));
     this.#actions = actions;
   }
 
@@ -46,11 +49,13 @@ export class Transcript {
    */
   show(branches, unfinished) {
     this.#replies.clear();
-    this.#log.replaceChildren();
+    this.#place = document.createDocumentFragment();
     for (const message of branches.path) {
       const shown = this.append(message, branches);
       if (shown instanceof ReplyView) this.end(message, branches, message.id === unfinished);
     }
+    this.#log.replaceChildren(this.#place);
+    this.#place = this.#log;
     this.#follow(true);
   }
 
@@ -63,7 +68,7 @@ export class Transcript {
     const found = branches.get(message.parent)?.files?.filter(({ place }) => place) ?? [];
     const reply = new ReplyView(message, this.#follow, found);
     this.#replies.set(message.id, reply);
-    this.#log.append(reply.element);
+    this.#place.append(reply.element);
     this.#follow(true);
     return reply;
   }
@@ -139,7 +144,7 @@ export class Transcript {
     foot.append(...this.#switches(message, branches), edit, copyButton(() => message.content));
     text.hidden = !message.content;
     asked.append(element("h2", "aside", t("you")), chips(message.files?.filter(({ place }) => !place) ?? []), text, foot);
-    this.#log.append(asked);
+    this.#place.append(asked);
     this.#follow(true);
     return asked;
   }
@@ -281,9 +286,9 @@ export class ReplyView {
     return this.#view.text;
   }
 
-  /** The answer so far, as one reads it. */
-  get shown() {
-    return this.#answer.innerText;
+  /** The answer so far, as one reads it aloud. */
+  get readable() {
+    return readable(this.#answer);
   }
 
   /**

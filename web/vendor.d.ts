@@ -35,7 +35,7 @@ declare module "*/vendor/idb.js" {
   export function openDB(
     name: string,
     version: number,
-    handlers: { upgrade(db: IDBDatabase): void; blocking(): void },
+    handlers: { upgrade(db: IDBDatabase): void; blocking(): void; terminated(): void },
   ): Promise<any>;
 }
 

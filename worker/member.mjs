@@ -1,7 +1,7 @@
 /** A client of an engine that several share, as the engine's side knows it: see router.mjs. */
 
 import { Outbox } from "./outbox.mjs";
-import { errorReply, resultReply } from "./protocol.mjs";
+import { errorReply, resultReply } from "./replies.mjs";
 
 /**
  * @typedef {import("./protocol.mjs").Reply} Reply

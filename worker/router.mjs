@@ -10,7 +10,8 @@
  */
 
 import { Member } from "./member.mjs";
-import { NO_ID, errorReply, nothingGenerated, refusalOf, resultReply } from "./protocol.mjs";
+import { NO_ID, errorReply, nothingGenerated, refusalOf, resultReply } from "./replies.mjs";
+import { Routes } from "./routes.mjs";
 import { likenessOf } from "./sharing.mjs";
 
 /**
@@ -18,38 +19,25 @@ import { likenessOf } from "./sharing.mjs";
  * @typedef {import("./protocol.mjs").Delta} Delta
  * @typedef {import("./protocol.mjs").Result} Result
  * @typedef {import("./protocol.mjs").ErrorReply} ErrorReply
- * @typedef {import("./protocol.mjs").Progress} Progress
  * @typedef {import("./protocol.mjs").Recovery} Recovery
  * @typedef {import("./protocol.mjs").Left} Left
- * @typedef {any} Message as it came: what is wrong with it, the engine says
- *
- * @typedef {{client: Member, id: number}} Asker
- *
- * @typedef {object} Route a request at the engine
- * @property {string} kind
- * @property {Message} message
- * @property {Asker[]} askers several of a load; none where the router asks, or who asked has left
- * @property {string} likeness of a load
- * @property {Map<string, Progress>} progress of a load: the latest of each stage
- * @property {boolean} ends it was told to stop
+ * @typedef {import("./routes.mjs").Message} Message
+ * @typedef {import("./routes.mjs").Asker} Asker
+ * @typedef {import("./routes.mjs").Route} Route
  */
 
 const NEED_MODEL = ["generate", "measure", "inspect", "tokenize", "detokenize"];
 const ALONE = ["load", "measure"]; // the engine does nothing beside them
-const STOPPABLE = ["load", "generate", "measure", "inspect", "embed"];
 
 export class Router {
-  #deliver;
+  #routes;
   #emptied;
   /** @type {Map<string, Member>} */
   #clients = new Map();
-  /** By the engine's ids. @type {Map<number, Route>} */
-  #routes = new Map();
   /** Models that are loaded, by the likeness of their loads. @type {Map<string, any>} */
   #loaded = new Map();
   /** Requests that wait for another client's. @type {{client: Member, message: Message}[]} */
   #held = [];
-  #nextId = 0;
   /** The recovery that those heard of whom it does not concern. */
   #told = "";
 
@@ -58,7 +46,7 @@ export class Router {
    * @param {() => void} emptied is called when the last client has left
    */
   constructor(deliver, emptied) {
-    this.#deliver = deliver;
+    this.#routes = new Routes(deliver);
     this.#emptied = emptied;
   }
 
@@ -105,12 +93,7 @@ export class Router {
       return this.#emptied();
     }
     this.#held = this.#held.filter((held) => held.client !== client);
-    for (const [id, route] of this.#routes) {
-      const others = route.askers.filter((asker) => asker.client !== client);
-      if (others.length === route.askers.length) continue;
-      route.askers = others;
-      if (!others.length) this.#end(id, route);
-    }
+    this.#routes.leave(client);
     this.#release(client.models);
   }
 
@@ -146,7 +129,7 @@ export class Router {
    */
   #load(client, message) {
     const likeness = likenessOf(message);
-    const loads = this.#those((route) => route.kind === "load");
+    const loads = this.#routes.those((route) => route.kind === "load");
     const same = loads.find(([, route]) => route.likeness === likeness && !route.ends)?.[1];
     if (same && !same.askers.some((asker) => asker.client === client)) {
       same.askers.push({ client, id: message.id });
@@ -161,7 +144,7 @@ export class Router {
     }
     const isReplaced = (/** @type {string} */ key) =>
       message.memory_bytes == null || key === (message.model ?? "");
-    const disturbed = this.#those((route) => route.kind === "generate" &&
+    const disturbed = this.#routes.those((route) => route.kind === "generate" &&
       isReplaced(route.message.model) && route.askers.some((asker) => asker.client !== client));
     if (disturbed.length) return client.replyBusy(message.id);
     const isBusy = loads.some(([, route]) => !route.ends); // with its own, as the engine will say
@@ -180,7 +163,7 @@ export class Router {
     const asked = { ...message, model };
     client.open.set(id, asked);
     if (this.#isHeld(client)) return void this.#held.push({ client, message: asked });
-    const loads = this.#those(({ kind, askers }) => kind === "load" && isOf(askers, client));
+    const loads = this.#routes.those(({ kind, askers }) => kind === "load" && isOf(askers, client));
     const isUnknown = typeof model === "string" ? !client.models.has(model) : model === undefined;
     if (isUnknown && continues == null && !loads.length) return client.replyNotLoaded(id, model);
     const handle = client.handleOf(continues);
@@ -219,10 +202,10 @@ export class Router {
       else client.replyStopped(id);
       return true;
     }
-    const found = this.#those(({ kind, askers }) => STOPPABLE.includes(kind) && askers.some(isMeant));
+    const found = this.#routes.stoppable(isMeant);
     for (const [engineId, route] of found) {
       if (route.ends) return false;
-      if (route.askers.length === 1) this.#end(engineId, route);
+      if (route.askers.length === 1) this.#routes.end(engineId, route);
       else {
         route.askers = route.askers.filter((asker) => !isMeant(asker));
         client.replyStopped(id);
@@ -300,22 +283,12 @@ export class Router {
     return ids;
   }
 
-  /**
-   * @param {number} id
-   * @param {Route} route
-   */
-  #end(id, route) {
-    if (!STOPPABLE.includes(route.kind) || route.ends) return;
-    route.ends = true;
-    this.#ask("stop", { target: id });
-  }
-
   /** Of these models, those that nobody needs go. @param {Iterable<string>} models */
   #release(models) {
     for (const model of models) {
       if ([...this.#clients.values()].some((other) => other.models.has(model))) continue;
       this.#forget((key) => key === model);
-      this.#ask("unload", { model });
+      this.#routes.ask("unload", { model });
     }
   }
 
@@ -325,35 +298,12 @@ export class Router {
   }
 
   /**
-   * What the router itself wants of the engine.
-   *
-   * @param {string} kind
-   * @param {object} fields
-   */
-  #ask(kind, fields) {
-    this.#begin({ kind, ...fields }, []);
-  }
-
-  /**
    * @param {Member} client
    * @param {Message} message
    * @param {string} [likeness]
    */
   #forward(client, message, likeness) {
-    this.#begin(message, [{ client, id: message.id }], likeness);
-  }
-
-  /**
-   * @param {Message} message
-   * @param {Asker[]} askers
-   * @param {string} [likeness]
-   */
-  #begin(message, askers, likeness = "") {
-    const id = this.#nextId++;
-    const { kind } = message;
-    const progress = new Map();
-    this.#routes.set(id, { kind, message, askers, likeness, progress, ends: false });
-    this.#deliver({ ...message, id });
+    this.#routes.begin(message, [{ client, id: message.id }], likeness);
   }
 
   /**
@@ -430,12 +380,8 @@ export class Router {
 
   /** Whether another client loads or measures. @param {Member} client */
   #isHeld(client) {
-    return this.#those(({ kind, askers }) => ALONE.includes(kind) && !isOf(askers, client)).length > 0;
-  }
-
-  /** @param {(route: Route) => boolean} isMeant */
-  #those(isMeant) {
-    return [...this.#routes].filter(([, route]) => isMeant(route));
+    const others = this.#routes.those(({ askers }) => !isOf(askers, client));
+    return others.some(([, { kind }]) => ALONE.includes(kind));
   }
 }
 

@@ -60,6 +60,11 @@ class Use:
         """Whether an input is there."""
         return index < len(self.facts) and self.facts[index] is not None
 
+    def by_place(self, inputs: Sequence[View], count: int) -> list[View | None]:
+        """The inputs that are there, each at its place among ``count``."""
+        left = iter(inputs)
+        return [next(left) if self.has(i) else None for i in range(count)]
+
     def fact(self, index: int) -> Fact:
         """What is known of an input that must be there."""
         found = self.facts[index] if index < len(self.facts) else None

@@ -30,7 +30,8 @@ class Gemma3(Llama):
     post_norms = ("post_attention_norm", "post_ffw_norm")
     act: Act = "gelu"
 
-    def read_config(self, gguf: GGUF) -> ModelConfig:
+    @classmethod
+    def read_config(cls, gguf: GGUF) -> ModelConfig:
         """The scale of attention is no part of a file: it is that of heads, but in the 27B model
         that of the hidden state's share of a head."""
         c, meta = super().read_config(gguf), gguf.metadata
@@ -48,6 +49,7 @@ class Gemma3(Llama):
         ropes = tuple(rope for rope in (*c.ropes, local) if rope.name in used)
         return replace(c, ropes=ropes, reach=reach)
 
-    def embedding_scale(self) -> float:
+    @staticmethod
+    def embedding_scale(config: ModelConfig) -> float:
         """The square root of the width."""
-        return float(self.config.hidden**0.5)
+        return float(config.hidden**0.5)

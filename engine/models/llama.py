@@ -53,11 +53,13 @@ class Llama:
         self._output = self._embedding if tied else weight(gguf, "output.weight", c.vocab, c.hidden)
         self._layers = [self._layer(gguf, i) for i in range(c.num_layers)]
 
-    def read_config(self, gguf: GGUF) -> ModelConfig:
+    @classmethod
+    def read_config(cls, gguf: GGUF) -> ModelConfig:
         """The configuration in the metadata."""
-        return read_config(gguf, rope_halves=self.rope_halves)
+        return read_config(gguf, rope_halves=cls.rope_halves)
 
-    def embedding_scale(self) -> float:
+    @staticmethod
+    def embedding_scale(config: ModelConfig) -> float:
         """What the embedding of a token is multiplied by."""
         return 1.0
 
@@ -106,7 +108,7 @@ class Llama:
     def layers(self, b: PlanBuilder, tokens: Tensor, kv: KVLayout) -> Tensor:
         """Ids (M,) to hidden states (M, hidden) before the final norm."""
         c = self.config
-        x = ops.embed(b, tokens, self._embedding, self.embedding_scale())
+        x = ops.embed(b, tokens, self._embedding, self.embedding_scale(c))
         for i, layer in enumerate(self._layers):
             b.layer = i
             qkv = ops.linear(b, x, layer.qkv, norm=layer.attn_norm, bias=layer.qkv_bias)

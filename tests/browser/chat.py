@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tests.browser.hosted import Hosted
@@ -10,6 +11,8 @@ from tests.conftest import StaticServer
 
 LOAD_MS = 120_000
 ANSWER_MS = 240_000
+# The query of a page with the tiny model, as every computer has it.
+TINY_ON_CPU = "model=models/tiny/manifest.json&device=cpu&context=512"
 
 
 class Chat:
@@ -85,3 +88,6 @@ class Chat:
         """The code in the error area, once it shows one."""
         self.page.wait_for_selector('[data-testid="error"][data-code]:not([hidden])')
         return str(self.hook("error").get_attribute("data-code"))
+
+
+Open = Callable[..., Chat]  # of a page, by its query: the fixture open_chat

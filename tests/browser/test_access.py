@@ -14,37 +14,15 @@ from typing import Any
 import pytest
 
 from tests.browser import make_icons
+from tests.browser.audit import AXE, OUTSIDE, RUN_AXE
 from tests.browser.chat import Chat
 from tests.browser.origin import Origin
 from tests.browser.states import HEIGHT, STATES, walk
-from tests.browser.test_sources import TINY
 from tests.conftest import BROWSER_FLAGS, ROOT, StaticServer
+from tests.tiny import TINY
 
 pytestmark = pytest.mark.browser
-AXE = ROOT / "node_modules/axe-core/axe.min.js"
 PHONE, TABLET, DESKTOP = WIDTHS = (360, 768, 1440)
-RUN_AXE = """(rules) => axe.run(document, rules.length ? {runOnly: rules} : {}).then(
-  ({passes, violations}) => ({
-    passed: passes.length,
-    found: violations.flatMap(({id, impact, nodes}) =>
-      nodes.map(({html}) => `${id} (${impact}): ${html.slice(0, 200)}`)),
-  }))"""
-# What must be scrolled to sideways, controls that lie outside, and a prompt that is not in sight.
-OUTSIDE = """() => {
-  const say = (e) => e.outerHTML.slice(0, 120);
-  const seen = (e) => e.checkVisibility({visibilityProperty: true}) && !e.matches('.skip');
-  const areas = document.querySelectorAll('html, body, main, .bar, .dock, dialog[open], .side');
-  const isWide = (e) => e.scrollWidth > Math.min(e.clientWidth + 1, innerWidth);
-  const wide = [...areas].filter((e) => seen(e) && isWide(e));
-  const controls = [...document.querySelectorAll('button, input, select, textarea, summary')];
-  const outside = controls.filter(seen).filter((e) => {
-    const {left, right} = e.getBoundingClientRect();
-    return left < -1 || right > innerWidth + 1;
-  });
-  const prompt = document.querySelector('#composer').getBoundingClientRect();
-  const hidden = prompt.top < 0 || prompt.bottom > innerHeight ? ['the prompt is hidden'] : [];
-  return [...wide.map(say), ...outside.map(say), ...hidden];
-}"""
 # Controls that are smaller than so many pixels; a check box may be hit by its label.
 SMALL = """(least) => [...document.querySelectorAll('button, input, select, textarea, summary')]
   .filter((e) => e.checkVisibility())
@@ -117,7 +95,7 @@ def look(chat: Chat, touch: Any, seen: Seen, state: str, width: int) -> None:
 @pytest.fixture(scope="module")
 def seen(site: Path, plain_chromium: Any) -> Iterator[Seen]:
     server = StaticServer(site)
-    origin = Origin({"some.gguf": TINY + bytes(60_000_000)}, bytes_per_s=2e6)
+    origin = Origin({"some.gguf": TINY.read_bytes() + bytes(60_000_000)}, bytes_per_s=2e6)
     context = plain_chromium.new_context(locale="en-US", service_workers="block")
     page = context.new_page()
     session = context.new_cdp_session(page)

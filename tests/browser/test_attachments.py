@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.browser.acting import choose, menu, put, saved, tab_to, texts, until_chips
 from tests.browser.chat import Chat
 from tests.browser.scripted_engine import open_scripted
-from tests.browser.test_keyboard import tab_to
-from tests.browser.test_page_conversations import menu, put, saved
-from tests.browser.test_page_messages import texts
 from tests.conftest import StaticServer
 
 pytestmark = pytest.mark.browser
@@ -22,6 +20,13 @@ DROP = """([name, content]) => {
   const dataTransfer = new DataTransfer();
   dataTransfer.items.add(new File([content], name));
   dispatchEvent(new DragEvent('drop', {dataTransfer}));
+}"""
+# Whether the page, and not the box, takes a text.
+DROP_TEXT = """() => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.setData('text/plain', 'some words');
+  const event = new DragEvent('drop', {dataTransfer, bubbles: true, cancelable: true});
+  return !document.querySelector('[data-testid=prompt]').dispatchEvent(event);
 }"""
 PASTE = """(text) => {
   const clipboardData = new DataTransfer();
@@ -43,22 +48,6 @@ def chat(site: Any, plain_chromium: Any) -> Iterator[Chat]:
     chat.page.context.close()
     server.close()
     assert not problems, "the page threw"
-
-
-def choose(chat: Chat, **files: bytes | str) -> None:
-    chosen = [
-        {
-            "name": name.replace("_", "."),
-            "mimeType": "",
-            "buffer": data if isinstance(data, bytes) else data.encode(),
-        }
-        for name, data in files.items()
-    ]
-    chat.page.set_input_files("[data-testid=attach-files]", chosen)
-
-
-def until_chips(chat: Chat, count: int) -> None:
-    chat.until(f"document.querySelectorAll('#attached [data-testid=chip]').length === {count}", 10)
 
 
 def kept(chat: Chat) -> list[str]:
@@ -146,6 +135,16 @@ def test_what_is_no_text_or_too_much_is_refused(chat: Chat) -> None:
         chat.page.locator("#dismiss").click()
     until_chips(chat, 0)
     assert not chat.page.evaluate(PASTE, "short"), "is pasted as it is"
+    assert chat.page.evaluate(PASTE, "long " * 400_001)
+    chat.until("document.querySelector('#error-message').innerText.includes('2 MB')", 10)
+    chat.page.locator("#dismiss").click()
+    assert not chat.page.evaluate(DROP_TEXT), "is dropped where it was"
+    choose(chat, many_md="` " * 200_000)
+    until_chips(chat, 1)
+    chat.until("/ tokens/.test(document.querySelector('#attached').innerText)", 20)
+    chat.hook("file-remove").click()
+    until_chips(chat, 0)
+    assert chat.hook("error").is_hidden()
     assert chat.page.evaluate(PASTE, "long " * 1200)
     until_chips(chat, 1)
     chat.until("document.querySelector('#count').innerText.startsWith('This does not fit')", 10)

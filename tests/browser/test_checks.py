@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ import pytest
 from engine.browser import WRONG_NUMBERS
 from tests.browser.chat import Chat
 from tests.browser.patched import REAL, Edit, patched_site, python
-from tests.conftest import ROOT, StaticServer
+from tests.conftest import StaticServer
+from tests.tiny import SHIP
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 MODEL = "models/tiny/manifest.json"
-GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))["prompts"][0]
 NO_TUNING = python("import engine.tuning as t; t.BUDGET_SECONDS = 0.0")
 KEPT = """async () => {
   const cache = await caches.open('octavo-memory');
@@ -53,8 +52,8 @@ def open_broken(
         page = context.new_page()
         url = f"{server.url}/?model={MODEL}&device=auto&context=256"
         chat = Chat(page, server, url).open().wait_for("ready")
-        answer = chat.complete(GOLDEN["messages"], max_tokens=40)
-        assert answer["octavo"]["ids"] == GOLDEN["ids"][:40]
+        answer = chat.complete(SHIP["messages"], max_tokens=40)
+        assert answer["octavo"]["ids"] == SHIP["ids"][:40]
         device: dict[str, Any] = chat.status()["device"]
         found: dict[str, list[str]] = page.evaluate(KEPT)
         return device, found

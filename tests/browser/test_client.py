@@ -5,37 +5,26 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.acting import answers
+from tests.browser.chat import TINY_ON_CPU, Chat, Open
 from tests.browser.conftest import cut, link_site
 from tests.conftest import BROWSER_FLAGS, ROOT, StaticServer
+from tests.tiny import RAIN, SHIP, TINY
 
 pytestmark = pytest.mark.browser
-TINY = "model=models/tiny/manifest.json&device=cpu&context=512"
-TINY_FILE = ROOT / "tests/golden/tiny.gguf"
 OTHER_FILE = ROOT / "tests/golden/tiny_qwen2.gguf"
-PROMPTS: list[dict[str, Any]] = json.loads(
-    (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
-)["prompts"]
-GOLDEN, OTHER = PROMPTS[0], PROMPTS[1]
-Open = Callable[..., Chat]
 
 
 @pytest.fixture
 def tiny(open_chat: Open) -> Chat:
-    return open_chat(TINY).wait_for("ready")
-
-
-def answers(chat: Chat) -> None:
-    """The engine is free and right."""
-    answer = chat.complete(GOLDEN["messages"], max_tokens=9)
-    assert answer["octavo"]["ids"] == GOLDEN["ids"][:9]
+    return open_chat(TINY_ON_CPU).wait_for("ready")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -56,7 +45,7 @@ def test_an_answer_is_stopped_in_the_moment_it_is_asked_for(
           await stopped;
           return [last.choices[0].finish_reason, last.octavo.ids.length];
         }""",
-        [GOLDEN["messages"], how, stream],
+        [SHIP["messages"], how, stream],
     )
     assert reason == "cancelled"
     assert count < 200
@@ -88,7 +77,7 @@ ASK_WHILE_LOADING = """async ([messages, how]) => {
     ],
 )
 def test_an_answer_that_waits_for_a_load_is_stopped(tiny: Chat, how: str, outcome: str) -> None:
-    ended = tiny.page.evaluate(ASK_WHILE_LOADING, [GOLDEN["messages"], how])
+    ended = tiny.page.evaluate(ASK_WHILE_LOADING, [SHIP["messages"], how])
     assert ended == [outcome, "", "cancelled", []]
     if outcome != "loaded":
         tiny.page.evaluate("octavo.load()")
@@ -96,9 +85,30 @@ def test_an_answer_that_waits_for_a_load_is_stopped(tiny: Chat, how: str, outcom
 
 
 def test_a_stop_right_after_the_load_finds_the_answer_that_waited(tiny: Chat) -> None:
-    ended = tiny.page.evaluate(ASK_WHILE_LOADING, [GOLDEN["messages"], "stop after load"])
+    ended = tiny.page.evaluate(ASK_WHILE_LOADING, [SHIP["messages"], "stop after load"])
     assert ended == ["loaded", "", "cancelled", []]
     answers(tiny)
+
+
+def test_a_stop_before_the_engine_has_started(tiny: Chat) -> None:
+    """What is asked of a worker that still starts waits there, and is ended there."""
+    found = tiny.page.evaluate(
+        """async (messages) => {
+          const client = new octavo.constructor({device: 'cpu'});
+          const abort = new AbortController();
+          const {signal} = abort;
+          const model = 'models/none/manifest.json';
+          const answer = client.chat.completions.create({messages, signal});
+          const vectors = client.embeddings.create({model, input: 'a', signal});
+          setTimeout(() => abort.abort(), 20);
+          const code = await vectors.catch(({code}) => code);
+          const {choices: [{finish_reason}]} = await answer;
+          client.close();
+          return [finish_reason, code];
+        }""",
+        SHIP["messages"],
+    )
+    assert found == ["cancelled", "request.cancelled"]
 
 
 def test_answers_are_generated_at_the_same_time_and_stopped_one_by_one(tiny: Chat) -> None:
@@ -118,10 +128,10 @@ def test_answers_are_generated_at_the_same_time_and_stopped_one_by_one(tiny: Cha
           const [a, b] = await both;
           return [a.octavo.ids, b.octavo.ids, last.choices[0].finish_reason];
         }""",
-        [GOLDEN["messages"], OTHER["messages"]],
+        [SHIP["messages"], RAIN["messages"]],
     )
-    assert first == GOLDEN["ids"][:60]
-    assert second == OTHER["ids"][:60]
+    assert first == SHIP["ids"][:60]
+    assert second == RAIN["ids"][:60]
     assert stopped == "cancelled"
     assert tiny.status()["answers"] == 0
 
@@ -138,6 +148,7 @@ def test_a_conversation_is_kept_and_forked(tiny: Chat) -> None:
           const begun = [...first.messages];
           const other = first.fork();
           const anew = first.fork(messages.length - 1);
+          first.fork().messages.push(question);  // is nobody else's
           const stream = first.send(more);
           let refused;
           try { first.send(more); } catch ({code}) { refused = code; }
@@ -158,9 +169,9 @@ def test_a_conversation_is_kept_and_forked(tiny: Chat) -> None:
             kept: JSON.stringify(other.messages) === JSON.stringify(whole(asked, plain)),
           };
         }""",
-        [GOLDEN["messages"], OTHER["messages"][-1]["content"]],
+        [SHIP["messages"], RAIN["messages"][-1]["content"]],
     )
-    assert found.pop("ids") == GOLDEN["ids"][:9]
+    assert found.pop("ids") == SHIP["ids"][:9]
     assert found.pop("cached") >= 16
     assert found == {
         "begun": True,
@@ -170,6 +181,58 @@ def test_a_conversation_is_kept_and_forked(tiny: Chat) -> None:
         "same": True,
         "kept": True,
     }
+
+
+# Calls that no type checker would let pass.
+WRONG = """[
+  () => octavo.load("models/tiny/manifest.json"),
+  () => octavo.load(5),
+  () => octavo.load({model: "models/tiny/manifest.json", context: NaN}),
+  () => octavo.chat.completions.create(),
+  () => octavo.chat.completions.create("hi"),
+  () => octavo.chat.completions.create({messages: [null]}),
+  () => octavo.chat.completions.create({messages: [{role: "user", content: [undefined]}]}),
+  () => octavo.chat.completions.create({messages: [{role: "user", content: [{type: "text"}]}]}),
+  () => octavo.chat.completions.create({messages: HI, signal: "x"}),
+  async () => {
+    for await (const _ of octavo.completions.create({prompt: "a", signal: {}, stream: true}));
+  },
+  () => octavo.chat.completions.create({messages: HI, temperature: NaN}),
+  () => octavo.chat.completions.create({messages: HI, n: 2}),
+  () => octavo.completions.create(null),
+  () => octavo.embeddings.create(),
+  () => octavo.embeddings.create({model: "x", input: "a", signal: 1}),
+  () => octavo.embeddings.create({model: "x", input: "a", encoding_format: "hex"}),
+  () => octavo.inspect(),
+  () => octavo.inspect({messages: "hi"}),
+  () => octavo.measure(7),
+  () => octavo.unload("tiny"),
+  () => octavo.tokenize("a", "tiny"),
+  () => octavo.conversation("hi"),
+  () => octavo.conversation({messages: "hi"}),
+  () => octavo.conversation().send(),
+  () => octavo.load({model: "http://["}),
+]"""
+
+
+def test_wrong_types_are_refused(tiny: Chat) -> None:
+    found = tiny.page.evaluate(
+        f"""async () => {{
+          const HI = [{{role: "user", content: "Hi"}}];
+          const neutral = {{n: 1, best_of: 1, echo: false, stop: null, tools: undefined}};
+          await octavo.chat.completions.create({{messages: HI, max_tokens: 1, ...neutral}});
+          const codes = {{}};
+          for (const call of {WRONG}) {{
+            const outcome = (async () => call())();
+            codes[call] = await outcome.then(() => "none", (error) => error.code ?? `${{error}}`);
+          }}
+          const load = octavo.load({{model: 7}});
+          await new Promise((done) => setTimeout(done, 50));
+          codes["is heard of late, and the page does not throw"] = await load.catch((e) => e.code);
+          return codes;
+        }}"""
+    )
+    assert {call: code for call, code in found.items() if code != "request.invalid"} == {}
 
 
 @pytest.mark.parametrize("when", ["at once", "after the refusal"])
@@ -183,10 +246,10 @@ def test_an_answer_waits_for_the_load_that_goes_on(tiny: Chat, when: str) -> Non
           const answer = await octavo.chat.completions.create({messages, max_tokens: 5});
           return [await first, await second, answer.octavo.ids];
         }""",
-        [GOLDEN["messages"], when],
+        [SHIP["messages"], when],
     )
     assert (first, second) == ("loaded", "engine.busy")
-    assert ids == GOLDEN["ids"][:5]
+    assert ids == SHIP["ids"][:5]
 
 
 @dataclass
@@ -233,17 +296,17 @@ EVICT = """async (name) => {
     ("data", "evicted", "architecture"),
     [
         (OTHER_FILE.read_bytes(), "/001.bin", "qwen2"),
-        (TINY_FILE.read_bytes() + bytes(64), "/003.bin", "llama"),
+        (TINY.read_bytes() + bytes(64), "/003.bin", "llama"),
     ],
     ids=["another model", "a longer last shard"],
 )
 def test_a_replaced_model_is_fetched_anew_when_its_old_shards_are_gone(
     own_site: Site, data: bytes, evicted: str, architecture: str
 ) -> None:
-    chat = own_site.open(TINY).wait_for("ready")
+    chat = own_site.open(TINY_ON_CPU).wait_for("ready")
     replace_model(own_site, data)
     chat.page.reload()
-    assert chat.wait_for("ready").status()["model"]["bytes"] == TINY_FILE.stat().st_size
+    assert chat.wait_for("ready").status()["model"]["bytes"] == TINY.stat().st_size
     chat.page.evaluate(EVICT, evicted)
     chat.page.reload()
     model = chat.wait_for("ready").status()["model"]
@@ -255,7 +318,7 @@ def test_a_replaced_model_is_fetched_anew_when_its_old_shards_are_gone(
 
 
 def test_a_model_that_stays_damaged_is_given_up(own_site: Site) -> None:
-    chat = own_site.open(TINY).wait_for("ready")
+    chat = own_site.open(TINY_ON_CPU).wait_for("ready")
     shard = own_site.root / "models/tiny/001.bin"
     shard.write_bytes(bytes(shard.stat().st_size))
     chat.page.evaluate(EVICT, "/001.bin")
@@ -301,7 +364,7 @@ def test_the_default_model_by_all_its_names_is_one_download(default_tiny: Site) 
           return sizes;
         }"""
     )
-    assert sum(sizes) == TINY_FILE.stat().st_size
+    assert sum(sizes) == TINY.stat().st_size
     assert default_tiny.model_requests() == MODEL_FILES
 
 
@@ -313,8 +376,8 @@ def test_a_page_without_a_model_in_its_address_fetches_nothing_twice(default_tin
 def test_shards_of_broken_words_are_refused(own_site: Site) -> None:
     folder = own_site.root / "models/tiny"
     shutil.rmtree(folder)
-    cut(TINY_FILE, folder, shard_size=39_998)
-    chat = own_site.open(TINY)
+    cut(TINY, folder, shard_size=39_998)
+    chat = own_site.open(TINY_ON_CPU)
     assert chat.error_code() == "manifest.invalid"
     parse = """async (sizes) => {
       const {parseManifest} = await import(new URL('worker/manifest.mjs', document.baseURI));
@@ -336,7 +399,7 @@ def test_an_insecure_address_is_named_as_the_reason(
     rule = "--host-resolver-rules=MAP octavo.test 127.0.0.1"
     browser = playwright.chromium.launch(executable_path=chromium_path, args=[*BROWSER_FLAGS, rule])
     try:
-        url = f"http://octavo.test:{server.port}/?{TINY}"
+        url = f"http://octavo.test:{server.port}/?{TINY_ON_CPU}"
         chat = Chat(browser.new_page(), server, url).open()
         assert chat.error_code() == "internal"
         assert "https or from localhost" in chat.hook("error").inner_text()
@@ -361,7 +424,7 @@ def test_three_hundred_answers_leave_nothing_behind(tiny: Chat) -> None:
           }
           return levels;
         }""",
-        GOLDEN["messages"],
+        SHIP["messages"],
     )
     assert {level["memory_bytes"] for level in levels} == {levels[0]["memory_bytes"]}
     for level in levels:
@@ -373,14 +436,14 @@ def test_three_hundred_answers_leave_nothing_behind(tiny: Chat) -> None:
 
 def test_the_options_of_the_sampler(tiny: Chat) -> None:
     def ask(**options: Any) -> Any:
-        return tiny.complete(GOLDEN["messages"], max_tokens=9, **options)
+        return tiny.complete(SHIP["messages"], max_tokens=9, **options)
 
     assert len(set(ask(frequency_penalty=100)["octavo"]["ids"])) == 9
     assert ask(logit_bias={"77": 100})["octavo"]["ids"] == [77] * 9
     one = ask(temperature=2, top_k=1)
-    assert one["octavo"]["ids"] == GOLDEN["ids"][:9]
+    assert one["octavo"]["ids"] == SHIP["ids"][:9]
     told = ask(logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
-    assert [entry["id"] for entry in told] == GOLDEN["ids"][:9]
+    assert [entry["id"] for entry in told] == SHIP["ids"][:9]
     assert all(entry["top_logprobs"][0]["logprob"] == entry["logprob"] <= 0 for entry in told)
     assert one["choices"][0]["logprobs"] is None
     with pytest.raises(Exception, match="top_p should be a number"):

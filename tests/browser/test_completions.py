@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
-from tests.conftest import ROOT
+from tests.browser.chat import TINY_ON_CPU, Chat
+from tests.tiny import SHIP
 
 pytestmark = pytest.mark.browser
-TINY = "model=models/tiny/manifest.json&device=cpu&context=512"
-GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
-    "prompts"
-][0]
 # The code of an error and whether it is the client's own kind, else what came.
 OUTCOME = """async (work) => {
   try {
@@ -27,13 +22,13 @@ OUTCOME = """async (work) => {
 
 
 def test_raw_texts(open_chat: Callable[..., Chat]) -> None:
-    chat = open_chat(TINY).wait_for("ready")
+    chat = open_chat(TINY_ON_CPU).wait_for("ready")
 
     def complete(**options: Any) -> Any:
         script = f"options => ({OUTCOME})(() => octavo.completions.create(options))"
         return chat.page.evaluate(script, options)
 
-    prompt, ids = GOLDEN["prompt"], GOLDEN["ids"]
+    prompt, ids = SHIP["prompt"], SHIP["ids"]
     whole = complete(prompt=prompt, max_tokens=20)
     choice = whole["choices"][0]
     assert (whole["object"], whole["id"][:5], whole["model"]) == (
@@ -44,12 +39,12 @@ def test_raw_texts(open_chat: Callable[..., Chat]) -> None:
     assert whole["octavo"]["ids"] == ids[:20]
     assert sorted(choice) == ["finish_reason", "index", "logprobs", "text"]
     assert (choice["finish_reason"], choice["logprobs"]) == ("length", None)
-    assert choice["text"] and GOLDEN["text"].startswith(choice["text"].rstrip("\ufffd"))
-    assert whole["usage"]["total_tokens"] == len(GOLDEN["prompt_ids"]) + 20
+    assert choice["text"] and SHIP["text"].startswith(choice["text"].rstrip("\ufffd"))
+    assert whole["usage"]["total_tokens"] == len(SHIP["prompt_ids"]) + 20
 
     more = complete(continues=whole["octavo"]["handle"], max_tokens=5)
     assert more["octavo"]["ids"] == ids[20:25]
-    assert complete(prompt=GOLDEN["prompt_ids"], max_tokens=9)["octavo"]["ids"] == ids[:9]
+    assert complete(prompt=SHIP["prompt_ids"], max_tokens=9)["octavo"]["ids"] == ids[:9]
 
     told = complete(prompt=prompt, max_tokens=3, logprobs=2)["choices"][0]["logprobs"]
     assert list(map(len, told.values())) == [3, 3, 3]
@@ -81,7 +76,7 @@ def test_raw_texts(open_chat: Callable[..., Chat]) -> None:
         script = f"values => ({OUTCOME})(() => octavo.{method}(...values))"
         return chat.page.evaluate(script, values)
 
-    assert call("tokenize", prompt) == GOLDEN["prompt_ids"]
+    assert call("tokenize", prompt) == SHIP["prompt_ids"]
     text = "Grüße, 世界 🚢\n"
     assert call("detokenize", call("tokenize", text)) == text
     assert call("tokenize", 7) == call("detokenize", [100_000]) == invalid
@@ -89,4 +84,4 @@ def test_raw_texts(open_chat: Callable[..., Chat]) -> None:
     loaded_first = chat.page.evaluate(
         "text => { octavo.load(); return octavo.tokenize(text); }", prompt
     )
-    assert loaded_first == GOLDEN["prompt_ids"], "it waits for the load"
+    assert loaded_first == SHIP["prompt_ids"], "it waits for the load"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,22 @@ import pytest
 from engine.answer import Answer
 from engine.config import GenerateConfig, LoadConfig
 from engine.engine import Engine
-from tests.browser.chat import Chat
+from tests.browser.chat import Chat, Open
 from tests.browser.conftest import cut, link_site
-from tests.conftest import ROOT, StaticServer
+from tests.conftest import StaticServer
 from tests.golden import make_tiny
 from tests.native import NativeHost
+from tests.tiny import CHATS, RAIN, SHIP
 
 pytestmark = pytest.mark.browser
 TINY = "model=models/tiny/manifest.json&context=512"
 DEVICES = ["cpu", "gpu"]
-GOLDEN: list[dict[str, Any]] = json.loads(
-    (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
-)["prompts"][:2]
 # Asks without waiting; the answer lands in window.answered.
 ASK = """([messages, max_tokens]) => {
   window.answered = null;
   octavo.chat.completions.create({messages, max_tokens})
     .then((answer) => { window.answered = answer; });
 }"""
-Open = Callable[..., Chat]
 
 
 @pytest.fixture(params=DEVICES)
@@ -45,7 +41,7 @@ def tiny(request: pytest.FixtureRequest, open_chat: Open) -> Chat:
 
 
 def test_greedy_ids_equal_the_oracle_through_the_whole_stack(tiny: Chat) -> None:
-    for prompt in GOLDEN:
+    for prompt in CHATS:
         answer = tiny.complete(prompt["messages"], max_tokens=200)
         assert answer["octavo"]["ids"] == prompt["ids"]
         assert answer["choices"][0]["message"]["content"] == prompt["text"]
@@ -53,7 +49,7 @@ def test_greedy_ids_equal_the_oracle_through_the_whole_stack(tiny: Chat) -> None
 
 
 def test_stream_adds_up(tiny: Chat) -> None:
-    prompt = GOLDEN[0]
+    prompt = SHIP
     chunks = tiny.page.evaluate(
         """async (messages) => {
           const chunks = [];
@@ -90,7 +86,7 @@ def test_stop_at_a_random_moment_then_a_new_message(tiny: Chat) -> None:
             assert stopped
         else:
             by_itself += stopped  # in the burst that was under way
-        prompt = GOLDEN[0]
+        prompt = SHIP
         assert (
             tiny.complete(prompt["messages"], max_tokens=60)["octavo"]["ids"] == prompt["ids"][:60]
         )
@@ -99,7 +95,7 @@ def test_stop_at_a_random_moment_then_a_new_message(tiny: Chat) -> None:
 
 def test_stop_button_keeps_the_text(tiny: Chat) -> None:
     tiny.page.goto(tiny.url.replace("max_tokens=40", "max_tokens=450"))
-    tiny.wait_for("ready").send(GOLDEN[0]["messages"][0]["content"])
+    tiny.wait_for("ready").send(SHIP["messages"][0]["content"])
     tiny.until(
         "[...document.querySelectorAll('[data-testid=answer]')].at(-1)?.innerText.trim().length > 3"
     )
@@ -114,7 +110,7 @@ def test_stop_button_keeps_the_text(tiny: Chat) -> None:
 
 
 def test_reset_then_the_first_answer_again_to_the_letter(tiny: Chat) -> None:
-    question = GOLDEN[1]["messages"][0]["content"]
+    question = RAIN["messages"][0]["content"]
     first = tiny.ask(question)
     tiny.ask("And what is under the window?")
     tiny.hook("reset").click()
@@ -125,7 +121,7 @@ def test_reset_then_the_first_answer_again_to_the_letter(tiny: Chat) -> None:
 
 def test_continue(tiny: Chat) -> None:
     """The button lengthens the last answer; through the API it is the rest, to the letter."""
-    tiny.ask(GOLDEN[1]["messages"][0]["content"])
+    tiny.ask(RAIN["messages"][0]["content"])
     short = tiny.answer
     tiny.hook("continue").click()
     tiny.until(f"document.querySelector('.answer').innerText.length > {len(short)}")
@@ -141,17 +137,17 @@ def test_continue(tiny: Chat) -> None:
           const rest = await octavo.chat.completions.create({continues, max_tokens: 30});
           return [...first.octavo.ids, ...rest.octavo.ids];
         }""",
-        GOLDEN[0]["messages"],
+        SHIP["messages"],
     )
-    assert ids == GOLDEN[0]["ids"][:50]
+    assert ids == SHIP["ids"][:50]
 
 
 def test_two_tabs(tiny: Chat, open_chat: Open) -> None:
     query = tiny.url.split("?")[1]
     other = open_chat(query, context=tiny.page.context).wait_for("ready")
-    for chat, prompt in ((tiny, GOLDEN[0]), (other, GOLDEN[1])):
+    for chat, prompt in ((tiny, SHIP), (other, RAIN)):
         chat.page.evaluate(ASK, [prompt["messages"], 200])
-    for chat, prompt in ((tiny, GOLDEN[0]), (other, GOLDEN[1])):
+    for chat, prompt in ((tiny, SHIP), (other, RAIN)):
         chat.until("window.answered !== null")
         ids = chat.page.evaluate("window.answered.octavo.ids")
         assert len(ids) > 150
@@ -181,9 +177,7 @@ def test_a_second_load_replaces_the_model(open_chat: Open, server: StaticServer)
     )
     assert loaded["model"]["context"] == 128
     assert chat.status()["memory_bytes"] < before
-    assert (
-        chat.complete(GOLDEN[0]["messages"], max_tokens=9)["octavo"]["ids"] == GOLDEN[0]["ids"][:9]
-    )
+    assert chat.complete(SHIP["messages"], max_tokens=9)["octavo"]["ids"] == SHIP["ids"][:9]
     chat.page.evaluate("octavo.unload()")
     assert chat.status()["state"] == "empty"
 

@@ -6,7 +6,7 @@ import pytest
 
 from engine import shaders
 from engine.host.debug.command import main as run
-from tests.unit.test_debug import arguments
+from tests.unit.debugging import arguments
 
 RIGHT = "y[base + i] = acc[i] / total;"
 WRONG = "y[base + i] = acc[i] / (total * (1.0 + f32(id.x == 3u && id.y == 5u)));"

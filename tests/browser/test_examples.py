@@ -15,11 +15,9 @@ from tests.browser.chat import LOAD_MS, Chat
 from tests.browser.hosted import Hosted
 from tests.bundling import bundle
 from tests.conftest import ROOT
+from tests.tiny import SHIP
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
-    "prompts"
-][0]
 BLOCK = 16  # tokens of a KV block
 # Remembers what the page and its workers say to each other.
 WATCH = """
@@ -100,11 +98,11 @@ def test_a_component_frees_its_model(
     page = chat.page
     assert page.evaluate("traffic.workers") == mounts
     assert workers(page).count("worker.mjs") == 1
-    page.get_by_label("Message").fill(GOLDEN["messages"][0]["content"])
+    page.get_by_label("Message").fill(SHIP["messages"][0]["content"])
     page.get_by_role("button", name="Ask").click()
     page.get_by_role("button", name="Ask", disabled=False).wait_for()
     shown = page.locator(".assistant").text_content()
-    assert len(shown) > 20 and GOLDEN["text"].startswith(shown[:20])
+    assert len(shown) > 20 and SHIP["text"].startswith(shown[:20])
 
     page.get_by_label("Message").fill("Go on.")
     unanswered = page.evaluate(

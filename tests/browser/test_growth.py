@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
-from tests.conftest import ROOT
+from tests.browser.chat import Chat, Open
+from tests.tiny import SHIP
 
 pytestmark = pytest.mark.browser
 MODEL = "models/tiny/manifest.json"
 TINY = f"model={MODEL}&device=gpu&context=512"
-PROMPT: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
-    "prompts"
-][0]
 COUNT = 200  # tokens of the answer
 # Conversations that leave room for a short answer, and then an answer that is longer.
 FILL = """async ([messages, tokens]) => {
@@ -32,7 +27,6 @@ FILL = """async ([messages, tokens]) => {
   const answer = await octavo.chat.completions.create({messages, max_tokens: tokens});
   return [before, answer.octavo.ids, await octavo.status()];
 }"""
-Open = Callable[..., Chat]
 
 
 def load(chat: Chat, **options: Any) -> dict[str, Any]:
@@ -47,8 +41,8 @@ def test_an_answer_crosses_a_growth(open_chat: Open) -> None:
     chat = open_chat(f"{TINY}&kv_tokens=8192").wait_for("ready")
     fresh = chat.status()
     assert (fresh["kv"]["num_blocks"], fresh["kv"]["budget_blocks"]) == (64, 512)
-    before, ids, after = chat.page.evaluate(FILL, [PROMPT["messages"], COUNT])
-    assert ids == PROMPT["ids"][:COUNT]
+    before, ids, after = chat.page.evaluate(FILL, [SHIP["messages"], COUNT])
+    assert ids == SHIP["ids"][:COUNT]
     assert (before["kv"]["num_blocks"], after["kv"]["num_blocks"]) == (64, 128)
     assert 2 < before["kv"]["free_blocks"] < COUNT // 16, "the prompt fits, the answer does not"
     for status in (before, after):
@@ -62,7 +56,7 @@ def test_an_answer_crosses_a_growth(open_chat: Open) -> None:
     assert load(chat, kv_tokens=8192)["memory"] == fresh["memory"], "what had grown was freed"
     load(chat, kv_tokens=512)
     assert chat.status()["kv"]["num_blocks"] == chat.status()["kv"]["budget_blocks"]
-    whole = chat.complete(PROMPT["messages"], max_tokens=COUNT)
+    whole = chat.complete(SHIP["messages"], max_tokens=COUNT)
     assert whole["octavo"]["ids"] == ids
 
 

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.browser.acting import focused, press, tab_to, texts
 from tests.browser.chat import Chat
-from tests.browser.test_page_messages import LONG, PACE, focused, texts
+from tests.browser.pace import LONG, PACE
 
 pytestmark = pytest.mark.browser
-# Of the element that has the focus: its test id, where it is, and whether that can be seen.
-FOCUS = """() => {
-  const e = document.activeElement;
-  if (e === document.body) return ['body', true];
-  const {outlineStyle, outlineWidth, boxShadow} = getComputedStyle(e);
-  const ring = outlineStyle !== 'none' && parseFloat(outlineWidth) >= 2;
-  const box = e.closest('#composer');
-  const shadow = e.id === 'prompt' && getComputedStyle(box).boxShadow.includes('3px');
-  const {top, bottom, left, right} = e.getBoundingClientRect();
-  const isInside = bottom > 0 && top < innerHeight && right > 0 && left < innerWidth;
-  return [e.dataset.testid || e.id || e.tagName, (ring || shadow) && isInside];
-}"""
 # Notes what screen readers say by themselves from now on, in all places that speak.
 LISTEN = """() => {
   window.said = [];
@@ -40,24 +29,6 @@ def chat(tiny_chat: Chat) -> Chat:
     tiny_chat.page.evaluate(PACE, {})
     tiny_chat.page.evaluate("document.querySelector('#announcer').replaceChildren()")
     return tiny_chat
-
-
-def press(chat: Chat, *keys: str) -> None:
-    for key in keys:
-        chat.page.keyboard.press(key)
-
-
-def tab_to(chat: Chat, name: str, *, backwards: bool = False) -> list[str]:
-    """Press Tab until an element has the focus; all on the way can be seen to have it."""
-    way = []
-    for _ in range(60):
-        at, is_seen = chat.page.evaluate(FOCUS)
-        assert is_seen, f"it cannot be seen that {at} has the focus"
-        if at == name:
-            return way
-        way.append(at)
-        press(chat, "Shift+Tab" if backwards else "Tab")
-    raise AssertionError(f"{name} cannot be reached by the Tab key: {way}")
 
 
 def until_focus(chat: Chat, name: str) -> None:

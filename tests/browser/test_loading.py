@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.chat import Chat, Open
 from tests.browser.conftest import cut, link_site
 from tests.conftest import ROOT, StaticServer
 
 pytestmark = pytest.mark.browser
 TINY = "model=models/tiny/manifest.json&context=512&max_tokens=20"
 TINY_FILE = ROOT / "tests/golden/tiny.gguf"
-Open = Callable[..., Chat]
 Tamper = Callable[[Path], None]
 
 

@@ -126,6 +126,9 @@ def test_code_has_colours_a_name_and_a_button(chat: Chat) -> None:
     chat.until("document.querySelector('.answer').innerText.includes('One')", 10)
     assert re.fullmatch(r"Thought for \d+ s", summary.inner_text()), "while the answer grows"
     chat.wait_for("ready")
+    said = page.evaluate("document.querySelector('#announcer').lastChild.textContent")
+    aloud = " ".join(CODE[3:-3].split())
+    assert said.startswith(f"One: {aloud} two nothing-that-is-known x < y three three"), "no button"
     page.wait_for_selector(".hljs-keyword")
     assert page.locator(".answer .hljs-string").inner_text() == "'a'"
     assert page.locator(".code-language").all_inner_texts() == ["python", "nothing-that-is-known"]

@@ -14,12 +14,10 @@ import pytest
 from tests.browser.chat import Chat
 from tests.browser.conftest import cut, link_site
 from tests.conftest import GPU_FLAGS, ROOT, StaticServer
+from tests.tiny import SHIP
 
 pytestmark = pytest.mark.browser
 TINY = "model=models/tiny/manifest.json&context=512&device=gpu"
-PROMPT: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
-    "prompts"
-][0]
 # Asks again and again, until told to stop; what comes lands in window.answers.
 ASK_ON = """async (messages) => {
   window.answers = [];
@@ -68,7 +66,7 @@ def test_an_answer_goes_on_after_the_gpu_was_lost(
 ) -> None:
     page = chromium.new_page()
     chat = Chat(page, server, f"{server.url}/?{TINY}").open().wait_for("ready")
-    page.evaluate(f"(messages) => {{ ({ASK_ON})(messages); }}", PROMPT["messages"])
+    page.evaluate(f"(messages) => {{ ({ASK_ON})(messages); }}", SHIP["messages"])
     page.wait_for_timeout(300)
 
     before = page.evaluate("window.answers.length")
@@ -77,7 +75,7 @@ def test_an_answer_goes_on_after_the_gpu_was_lost(
     chat.until(f"window.answers.length >= {before + 2}")
     page.evaluate("window.enough = true")
     for ids in page.evaluate("window.answers"):
-        assert ids == PROMPT["ids"]
+        assert ids == SHIP["ids"]
     assert chat.status()["device"]["kind"] == "webgpu"
 
 

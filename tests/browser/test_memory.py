@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,13 @@ import pytest
 
 from tests.browser.chat import Chat
 from tests.browser.patched import patched_site
-from tests.conftest import ROOT, StaticServer
+from tests.conftest import StaticServer
 from tests.refusing import REFUSE
+from tests.tiny import SHIP
 
 pytestmark = pytest.mark.browser
 MODEL = "models/tiny/manifest.json"
-GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))["prompts"][0]
-IDS = GOLDEN["ids"][:20]
+IDS = SHIP["ids"][:20]
 
 
 def test_what_worked_goes_on(tmp_path: Path, gpu_chromium: Any) -> None:
@@ -33,7 +32,7 @@ def test_what_worked_goes_on(tmp_path: Path, gpu_chromium: Any) -> None:
           .then(() => null, (error) => error.code)"""
         absolute = f"{server.url}/{MODEL}"
         assert page.evaluate(load, absolute) is None
-        assert page.evaluate(ask, GOLDEN["messages"]) == IDS
+        assert page.evaluate(ask, SHIP["messages"]) == IDS
 
         # A second load that fails leaves the first model answering.
         for label in ("block_table", "k.1", "slot.0", "staging", "shard", "jobs"):
@@ -42,13 +41,13 @@ def test_what_worked_goes_on(tmp_path: Path, gpu_chromium: Any) -> None:
             assert worker.evaluate("refusing.next") is None, f"there is no buffer {label}"
             # After the one refusal there is memory: with less than before, if there is less.
             assert code in (None, "memory.device"), label
-            assert page.evaluate(ask, GOLDEN["messages"]) == IDS, label
+            assert page.evaluate(ask, SHIP["messages"]) == IDS, label
         assert worker.evaluate("refusing.unguarded") == []
 
         # In an answer: what it cannot do is said, and the next one is right.
         assert page.evaluate(load, absolute) is None
         worker.evaluate("() => void (refusing.next = 'readback')")
-        codes = [page.evaluate(ask, GOLDEN["messages"]) for _ in range(3)]
+        codes = [page.evaluate(ask, SHIP["messages"]) for _ in range(3)]
         assert worker.evaluate("refusing.next") is None
         assert codes[1:] == [IDS, IDS]
         assert codes[0] in (IDS, "memory.device")

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_sources import NONE, TINY, TINY_FILE, Open, Serve
+from tests.browser.chat import TINY_ON_CPU, Open
+from tests.browser.sources import DATA, NONE, Serve
+from tests.tiny import TINY
 
 pytestmark = pytest.mark.browser
 DROP = """(text) => {
@@ -28,7 +30,7 @@ LAUNCH = """LaunchQueue.prototype.setConsumer = (consume) => {
 
 
 def test_an_address_is_opened_paused_kept_and_deleted(open_chat: Open, serve: Serve) -> None:
-    origin = serve({"some.gguf": TINY + bytes(40_000_000)}, bytes_per_s=3e6)
+    origin = serve({"some.gguf": DATA + bytes(40_000_000)}, bytes_per_s=3e6)
     chat = open_chat(NONE.replace("model=none/manifest.json&", ""))
     chat.hook("model").click()
     chat.hook("address").fill(f"{origin.url}/some.gguf")
@@ -62,14 +64,14 @@ def test_files_are_chosen_or_dropped(open_chat: Open, tmp_path: Path) -> None:
     chat.error_code()
     chat.hook("model").click()
     picked = tmp_path / "picked.gguf"
-    picked.write_bytes(TINY_FILE.read_bytes())
+    picked.write_bytes(TINY.read_bytes())
     chat.hook("keep-files").check()
     chat.page.set_input_files("[data-testid=model-files]", picked)
     chat.wait_for("ready")
     assert "picked" in chat.hook("model").inner_text()
     kept: list[dict[str, Any]] = chat.page.evaluate("octavo.models()")["models"]
     assert [model["name"] for model in kept if not model["catalogued"]] == ["picked"]
-    chat.page.evaluate(DROP, base64.b64encode(TINY).decode())
+    chat.page.evaluate(DROP, base64.b64encode(DATA).decode())
     chat.until("document.querySelector('[data-testid=model]').textContent === 'dropped'")
     chat.wait_for("ready")
     chat.until("document.querySelector('#attached').innerText.includes('notes.txt')")
@@ -79,7 +81,7 @@ def test_files_are_chosen_or_dropped(open_chat: Open, tmp_path: Path) -> None:
     chat.page.add_init_script(LAUNCH)  # as a system opens a file with the installed app
     chat.page.reload()
     chat.error_code()
-    chat.page.evaluate("(text) => launch(text, 'launched.gguf')", base64.b64encode(TINY).decode())
+    chat.page.evaluate("(text) => launch(text, 'launched.gguf')", base64.b64encode(DATA).decode())
     chat.until("document.querySelector('[data-testid=model]').textContent === 'launched'")
 
 
@@ -111,7 +113,7 @@ def test_the_offline_copy_is_removed_and_made_again(open_chat: Open) -> None:
 def test_what_cannot_be_kept_is_said_and_what_is_kept_is_protected(
     open_chat: Open, serve: Serve
 ) -> None:
-    chat = open_chat("model=models/tiny/manifest.json&device=cpu&context=512").wait_for("ready")
+    chat = open_chat(TINY_ON_CPU).wait_for("ready")
     asked = """() => {
       window.asked = 0;
       navigator.storage.persisted = async () => false;
@@ -131,7 +133,7 @@ def test_what_cannot_be_kept_is_said_and_what_is_kept_is_protected(
           };
         }"""
     )
-    origin = serve({"some.gguf": TINY})
+    origin = serve({"some.gguf": DATA})
     chat.hook("model").click()
     chat.hook("address").fill(f"{origin.url}/some.gguf")
     chat.hook("open-address").click()

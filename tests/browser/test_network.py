@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.browser.acting import answers
 from tests.browser.conftest import cut
 from tests.browser.origin import Origin
-from tests.browser.test_sources import KEPT_HASH, TINY, TINY_FILE, Serve, answers, load
+from tests.browser.sources import DATA, KEPT_HASH, Serve, load
 from tests.conftest import StaticServer
+from tests.tiny import TINY
 
 pytestmark = pytest.mark.browser
 SHARD = 10_000
@@ -42,15 +44,15 @@ FETCH = """async ([url, retry]) => {
   }
 }"""
 BEGIN = f"(args) => void (window.outcome = ({FETCH})(args))"
-SHA256 = hashlib.sha256(TINY).hexdigest()
+SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The tiny model at another site, whole and in many shards."""
     folder = tmp_path_factory.mktemp("cut") / "m"
-    cut(TINY_FILE, folder, SHARD)
-    return {"tiny.gguf": TINY} | {f"m/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    cut(TINY, folder, SHARD)
+    return {"tiny.gguf": DATA} | {f"m/{path.name}": path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture
@@ -158,7 +160,7 @@ def test_two_tabs_fetch_a_model_once(
         seen = [loaded for loaded, total in tab.evaluate("window.seen")]
         assert len(set(seen)) >= 3, "both show how it goes on"
         assert seen == sorted(seen)
-        assert seen[-1] == len(TINY)
+        assert seen[-1] == len(DATA)
 
 
 @pytest.mark.parametrize("how", ["closed", "stopped", "paused"])

@@ -26,12 +26,9 @@ from engine.host.files import file_sha256
 from engine.host.package import wheel
 from tests.browser.chat import LOAD_MS
 from tests.conftest import ROOT, StaticServer, alone
+from tests.tiny import SHIP, TINY
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-TINY = ROOT / "tests/golden/tiny.gguf"
-GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
-    "prompts"
-][0]
 LOCK = ROOT / "requirements.lock"
 WHEELS = ROOT / ".cache/locked" / file_sha256(LOCK)[:16]  # what it pins, downloaded once
 Packages = tuple[Path, Path]
@@ -92,11 +89,11 @@ def test_a_page_out_of_node_modules_answers(
         page = context.new_page()
         page.goto(server.url)
         page.get_by_text("is ready").wait_for(timeout=LOAD_MS)
-        page.get_by_label("Message").fill(GOLDEN["messages"][0]["content"])
+        page.get_by_label("Message").fill(SHIP["messages"][0]["content"])
         page.get_by_role("button").click()
         page.locator("button:enabled").wait_for()
         shown = page.locator("output").text_content()
-        assert len(shown) > 20 and GOLDEN["text"].startswith(shown[:20])
+        assert len(shown) > 20 and SHIP["text"].startswith(shown[:20])
         failed = page.evaluate(
             """async () => {
               const { Octavo } = await import('octavo');
@@ -189,9 +186,9 @@ def test_the_command_serves_a_model_of_ones_own(
             page.wait_for_selector("[data-testid=status][data-state=ready]", timeout=LOAD_MS)
             answer = page.evaluate(
                 "messages => octavo.chat.completions.create({messages, max_tokens: 9})",
-                GOLDEN["messages"],
+                SHIP["messages"],
             )
-            assert answer["octavo"]["ids"] == GOLDEN["ids"][:9]
+            assert answer["octavo"]["ids"] == SHIP["ids"][:9]
         finally:
             context.close()
     assert not list(tmp_path.rglob("*.bin")), "the default model was not wanted"
@@ -240,7 +237,7 @@ def extras() -> str:
 
 def test_the_command_answers_with_its_extra(octavo: Path, tmp_path: Path, extras: str) -> None:
     """By NumPy: nothing is compiled."""
-    body = {"messages": GOLDEN["messages"], "max_tokens": 9}
+    body = {"messages": SHIP["messages"], "max_tokens": 9}
     words = ("--api", "--model", TINY, "--context", "512")
     with serving(octavo, tmp_path, *words, PYTHONPATH=extras) as url:
         assert [m["id"] for m in json.loads(get(f"{url}/v1/models")[1])["data"]] == ["tiny"]
@@ -250,7 +247,7 @@ def test_the_command_answers_with_its_extra(octavo: Path, tmp_path: Path, extras
             {"Content-Type": "application/json"},
         )
         with urlopen(asked, timeout=60) as answer:
-            assert json.load(answer)["octavo"]["ids"] == GOLDEN["ids"][:9]
+            assert json.load(answer)["octavo"]["ids"] == SHIP["ids"][:9]
             assert "Content-Security-Policy" in answer.headers
         listed = json.loads(get(f"{url}/models.json")[1])
         assert listed["default"] == "tiny", "one option names the model of both"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browser.acting import menu, put, saved, texts
 from tests.browser.chat import Chat
-from tests.browser.test_page_messages import PACE, texts
+from tests.browser.pace import LONG, PACE
 
 pytestmark = pytest.mark.browser
 SEA, RAIN = "Where is the sea?", "And the rain?"
@@ -54,29 +54,6 @@ def js(value: object) -> str:
 
 def until_answers(chat: Chat, count: int) -> None:
     chat.until(f"document.querySelectorAll('[data-testid=answer]').length === {count}", 30)
-
-
-def menu(chat: Chat, title: str, entry: str) -> None:
-    item = chat.page.get_by_test_id("conversation").filter(has_text=title)
-    item.get_by_test_id("conversation-more").click()
-    chat.page.get_by_test_id("conversation-menu").get_by_test_id(entry).click()
-
-
-def saved(chat: Chat, action: Callable[[], None]) -> str:
-    """The text of the file that an action saves."""
-    with chat.page.expect_download() as download:
-        action()
-    return Path(download.value.path()).read_text(encoding="utf-8")
-
-
-def put(chat: Chat, data: object) -> str:
-    """Import a file; what the page says then."""
-    text = data if isinstance(data, str) else json.dumps(data)
-    file = {"name": "some.json", "mimeType": "application/json", "buffer": text.encode()}
-    chat.page.evaluate("document.querySelector('#side-note').hidden = true")
-    chat.page.set_input_files("[data-testid=import-file]", file)
-    chat.page.wait_for_selector("#side-note:not([hidden])")
-    return str(chat.hook("side-note").inner_text())
 
 
 def test_conversations_are_kept_found_and_named(tiny_chat: Chat) -> None:
@@ -125,6 +102,104 @@ def test_a_deleted_conversation_can_be_had_back(tiny_chat: Chat) -> None:
     chat.hook("conversation-open").click()
     until_answers(chat, 2)
     assert texts(chat, "answer") == answers
+
+
+def test_a_conversation_is_deleted_while_it_is_answered(tiny_chat: Chat, other: Chat) -> None:
+    """What there was of the answer can be had back; a page whose conversation goes is ready."""
+    chat = tiny_chat
+    # the page's clock goes slowly, so that the answer is not kept before it ends
+    chat.page.evaluate("performance.now = () => Date.now() / 20")
+    for page in (other, chat):
+        chat.page.evaluate(PACE, {"endless": True})
+        chat.send(LONG)
+        chat.until("document.querySelector('.answer')?.innerText.trim().length > 1")
+        page.page.get_by_test_id("conversation").first.wait_for()
+        menu(page, LONG[:30], "conversation-delete")
+        until_answers(chat, 0)
+        chat.wait_for("ready")
+    chat.page.evaluate(PACE, {})
+    chat.page.evaluate("delete performance.now")
+    chat.page.get_by_test_id("side-note").get_by_test_id("undo").click()
+    chat.hook("conversation-open").click()
+    until_answers(chat, 1)
+    assert chat.answer
+    assert chat.page.locator(".finish").inner_text() == "Stopped."
+
+
+def test_many_conversations_and_long_questions(tiny_chat: Chat) -> None:
+    chat, page = tiny_chat, tiny_chat.page
+    chat.ask("a" * 118 + "😀😀")
+    until_titles(chat, "a" * 118 + "…")  # no half of a character
+    menu(chat, "aaa", "rename")
+    chat.hook("conversation-title").fill("\u200b \u2060")  # nothing that can be seen
+    chat.hook("conversation-title").press("Enter")
+    page.get_by_test_id("conversation-more").wait_for()
+    until_titles(chat, "a" * 118 + "…")
+
+    # another conversation is opened while the tokens of a question are counted
+    page.evaluate(
+        """() => {
+          octavo.tokenize = async () => {
+            delete octavo.tokenize;
+            await new Promise((done) => (window.counted = done));
+            return [];
+          };
+        }"""
+    )
+    chat.hook("reset").click()
+    chat.hook("prompt").fill("sea " * 600)
+    chat.hook("prompt").press("Enter")
+    chat.until("Boolean(window.counted)")
+    assert page.evaluate("document.querySelector('#prompt').readOnly")
+    chat.hook("conversation-open").click()
+    until_answers(chat, 1)
+    page.evaluate("counted()")
+    page.wait_for_timeout(300)
+    assert chat.state == "ready" and chat.hook("error").is_hidden()
+    assert page.get_by_test_id("question").count() == 1
+    chat.hook("prompt").fill("")
+
+    # a long one is laid out a few times, not once for each of its messages
+    long = copy.deepcopy(FILE)
+    long["conversations"][0] |= {"title": " \u200b", "head": "m399", "messages": [
+        {"id": f"m{i}", "parent": f"m{i - 1}" if i else None, "created": i + 1,
+         "content": f"{i}" if i else "The first one\n", "role": ["user", "assistant"][i % 2]}
+        for i in range(400)
+    ]}  # fmt: skip
+    put(chat, long)
+    until_titles(chat, "a" * 118 + "…", "The first one")  # it had none
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+
+    def layouts() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == "LayoutCount"))
+
+    before = layouts()
+    page.get_by_test_id("conversation-open").last.click()
+    until_answers(chat, 200)
+    assert layouts() - before < 100
+
+    page.evaluate(
+        """() => {
+          window.draws = [];
+          const list = document.querySelector('#conversation-list');
+          new MutationObserver(() => draws.push(Date.now())).observe(list, {childList: true});
+        }"""
+    )
+    many = {**FILE, "conversations": FILE["conversations"] * 1000}
+    assert put(chat, many) == "Conversations imported: 1,000"
+    shown = "document.querySelectorAll('[data-testid=conversation]').length === 1002"
+    chat.until(shown, 10)
+    chat.until("Date.now() - draws.at(-1) > 500", 20)
+    assert page.evaluate("draws.length") < 10
+
+    # the visitor has the browser forget them all; later ones are kept
+    where = {"origin": chat.server.url, "storageTypes": "indexeddb"}
+    session.send("Storage.clearDataForOrigin", where)
+    chat.anew().ask(SEA)
+    until_titles(chat, SEA)
+    session.detach()
 
 
 def test_files_of_conversations(tiny_chat: Chat) -> None:

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from tests.browser.chat import Chat
-from tests.browser.test_page_messages import PACE
+from tests.browser.acting import settings
+from tests.browser.chat import Chat, Open
+from tests.browser.pace import PACE
 
 pytestmark = pytest.mark.browser
-Open = Callable[..., Chat]
 PAPER = "getComputedStyle(document.body).backgroundColor"
 FRAME = """[...document.querySelectorAll('meta[name=theme-color]')]
   .find(({media}) => matchMedia(media).matches).content"""
 DARK, LIGHT = "rgb(22, 21, 19)", "rgb(250, 248, 244)"
-
-
-def settings(chat: Chat, **values: Any) -> None:
-    """Fill in the dialog and save it."""
-    chat.hook("open-settings").click()
-    for name, value in values.items():
-        field = chat.hook(f"setting-{name.replace('_', '-')}")
-        if field.evaluate("(e) => e.tagName") == "SELECT":
-            field.select_option(value)
-        else:
-            field.fill(str(value))
-    chat.hook("settings-save").click()
 
 
 def is_open(chat: Chat) -> bool:
@@ -117,6 +102,19 @@ def test_theme_and_language(tiny_chat: Chat) -> None:
     assert chat.page.evaluate(FRAME) == "#161513"
     chat.page.emulate_media(color_scheme="light")
     assert chat.page.evaluate(PAPER) == LIGHT
+
+    # an answer that grows meanwhile is still the one that is shown
+    whole = chat.answer
+    chat.page.evaluate(PACE, {"ms": 20})
+    chat.anew().send("Where is the sea?")
+    chat.until("document.querySelector('.answer')?.innerText.trim().length > 0")
+    settings(chat, language="zh")
+    chat.until("document.documentElement.lang === 'zh'")
+    assert chat.state == "generating"
+    chat.wait_for("ready")
+    assert chat.answer == whole.replace("Copy", "复制")
+    settings(chat, language="auto")
+    chat.page.evaluate(PACE, {})
 
 
 # What is cut off or must be scrolled to sideways.

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.browser.acting import settings
 from tests.browser.chat import Chat
-from tests.browser.test_page_messages import LONG, PACE
-from tests.browser.test_page_settings import settings
+from tests.browser.pace import LONG, PACE
 from tests.conftest import StaticServer
 
 pytestmark = pytest.mark.browser

@@ -4,18 +4,13 @@ good requests beside it their answers."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
-from tests.conftest import ROOT
+from tests.browser.chat import Chat, Open
+from tests.tiny import SHIP
 
 pytestmark = pytest.mark.browser
-GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
-    "prompts"
-][0]
 CODES = {"request.invalid", "request.unknown", "prompt.empty", "prompt.too_long"}
 # Starts a worker of its own; `ask` waits for a request's end, `junk` posts what is none.
 SETUP = """() => {
@@ -65,14 +60,13 @@ SETUP = """() => {
   };
   window.raw = {finals, ended, ask, junk, without, wrong, worker};
 }"""
-Open = Callable[..., Chat]
 
 
 @pytest.fixture
 def raw(open_chat: Open) -> Chat:
     """A page with ``window.raw``; its own engine loads nothing."""
     chat = open_chat("model=models/none.json&device=cpu")
-    chat.page.evaluate(f"window.good = {json.dumps(GOLDEN['messages'])}; ({SETUP})()")
+    chat.page.evaluate(f"window.good = {json.dumps(SHIP['messages'])}; ({SETUP})()")
     return chat
 
 
@@ -100,7 +94,7 @@ def test_junk_gets_errors_and_good_requests_their_answers(raw: Chat, when: str) 
         }""".replace("LOAD", LOAD),
         when == "while Python boots",
     )
-    assert ids == [GOLDEN["ids"][:30], GOLDEN["ids"][:30], None]
+    assert ids == [SHIP["ids"][:30], SHIP["ids"][:30], None]
     assert without == [len(without[1]), without[1]] and set(without[1]) == {"request.invalid"}
     allowed = CODES | ({"engine.not_loaded"} if when == "while Python boots" else set())
     for kind, codes in wrong:
@@ -123,7 +117,7 @@ def test_an_id_under_way_is_refused_before_and_after_the_boot(raw: Chat) -> None
     )
     assert early == ["request.invalid", "loaded"]
     assert replies == ["request.invalid", "answered"]
-    assert ids == GOLDEN["ids"][:30]
+    assert ids == SHIP["ids"][:30]
 
 
 def test_the_fields_of_a_caller_change_no_id(open_chat: Open) -> None:

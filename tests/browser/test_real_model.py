@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.chat import Open
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -17,7 +16,6 @@ GOLDEN: list[dict[str, Any]] = json.loads(
     (ROOT / "tests/golden/smollm2.json").read_text(encoding="utf-8")
 )["prompts"]
 MARGIN = 0.05  # below it the oracle itself is undecided
-Open = Callable[..., Chat]
 
 
 def assert_agrees(ids: list[int], prompt: dict[str, Any]) -> None:

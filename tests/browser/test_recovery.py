@@ -3,7 +3,6 @@ goes on and has the right ids. And browsers that give no GPU any more."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
@@ -16,7 +15,8 @@ import pytest
 from engine.recovery import NOT_GIVEN
 from tests.browser.chat import Chat
 from tests.browser.patched import DEVICES, REAL, patched_site, python
-from tests.conftest import GPU_FLAGS, ROOT, StaticServer
+from tests.conftest import GPU_FLAGS, StaticServer
+from tests.tiny import CHATS
 
 pytestmark = pytest.mark.browser
 LOSSES = int(os.environ.get("OCTAVO_LOSSES", "4"))
@@ -24,8 +24,6 @@ SEED = int(os.environ.get("OCTAVO_SEED", "20261130"))
 UNLIMITED = ["--disable-gpu-process-crash-limit", "--disable-domain-blocking-for-3d-apis"]
 MODEL = "models/tiny/manifest.json"
 COUNT = 60  # tokens
-GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))["prompts"]
-CHATS = [prompt for prompt in GOLDEN if "messages" in prompt]
 MOMENTS = ["load", "answers", "idle", "measure", "answers", "answers"]
 
 # Begins something and returns at once; `outcome` waits for it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from engine.host.access import Access
-from tests.browser.chat import Chat
-from tests.browser.test_client import GOLDEN, TINY, TINY_FILE, answers
-from tests.browser.test_page_settings import settings
+from tests.browser.acting import answers, settings
+from tests.browser.chat import TINY_ON_CPU, Chat, Open
 from tests.scripted import CHUNK, ScriptedServer, lines
 from tests.serving import ApiServer
+from tests.tiny import SHIP, TINY
 
 pytestmark = pytest.mark.browser
 KEY = "sk-a-secret-of-the-tests"
-Open = Callable[..., Chat]
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +44,8 @@ def test_the_page_says_that_a_server_computes(open_chat: Open, open_api: ApiServ
     assert shown_kind(chat) == ("remote", open_api.origin)
     assert open_api.origin in chat.page.locator("#notice").inner_text()
     assert not [r for r in chat.server.requests if "models/" in r], "nothing is downloaded"
-    chat.send(GOLDEN["messages"][0]["content"]).wait_for("ready")
-    assert chat.answer.startswith(GOLDEN["text"].strip()[:4])
+    chat.send(SHIP["messages"][0]["content"]).wait_for("ready")
+    assert chat.answer.startswith(SHIP["text"].strip()[:4])
 
 
 def test_a_server_is_named_in_the_settings(open_chat: Open, guarded: ApiServer) -> None:
@@ -54,8 +53,8 @@ def test_a_server_is_named_in_the_settings(open_chat: Open, guarded: ApiServer) 
     settings(chat, device="remote", remote=guarded.url, remote_key=KEY)
     chat.until("document.querySelector('#device').dataset.kind === 'remote'")
     chat.wait_for("ready")
-    chat.send(GOLDEN["messages"][0]["content"]).wait_for("ready")
-    assert chat.answer.startswith(GOLDEN["text"].strip()[:4])
+    chat.send(SHIP["messages"][0]["content"]).wait_for("ready")
+    assert chat.answer.startswith(SHIP["text"].strip()[:4])
     kept = chat.page.evaluate("localStorage['octavo-settings']")
     assert guarded.url in kept and KEY not in kept
 
@@ -66,7 +65,7 @@ LOAD = """([model, device, url, key]) =>
 
 
 def test_answers_as_from_here(open_chat: Open, guarded: ApiServer) -> None:
-    chat = open_chat(TINY).wait_for("ready")
+    chat = open_chat(TINY_ON_CPU).wait_for("ready")
     said: list[str] = []
     chat.page.on("console", lambda message: said.append(message.text))
     refused = chat.page.evaluate(LOAD, ["", "remote", guarded.url, "sk-wrong-secret"])
@@ -74,9 +73,9 @@ def test_answers_as_from_here(open_chat: Open, guarded: ApiServer) -> None:
     answers(chat)  # what was loaded still is
     loaded = chat.page.evaluate(LOAD, ["", "remote", guarded.url, KEY])
     assert loaded["device"]["kind"] == "remote" and loaded["model"]["name"] == "tiny"
-    answer = chat.complete(GOLDEN["messages"], max_tokens=30)
+    answer = chat.complete(SHIP["messages"], max_tokens=30)
     (choice,) = answer["choices"]
-    assert GOLDEN["text"].startswith(choice["message"]["content"])
+    assert SHIP["text"].startswith(choice["message"]["content"])
     assert choice["finish_reason"] == "length" and answer["usage"]["completion_tokens"] == 30
     parts = chat.page.evaluate(
         """async (messages) => {
@@ -87,7 +86,7 @@ def test_answers_as_from_here(open_chat: Open, guarded: ApiServer) -> None:
           }
           return parts;
         }""",
-        GOLDEN["messages"],
+        SHIP["messages"],
     )
     assert "".join(parts) == choice["message"]["content"]
     more = chat.page.evaluate(
@@ -112,7 +111,7 @@ def test_stop_breaks_the_request_off(open_chat: Open) -> None:
 
 
 def test_a_server_that_is_away(open_chat: Open) -> None:
-    chat = open_chat(TINY).wait_for("ready")
+    chat = open_chat(TINY_ON_CPU).wait_for("ready")
     failed = chat.page.evaluate(LOAD, ["", "remote", "http://127.0.0.1:9/v1", KEY])
     assert failed["code"] == "remote.unavailable" and "CORS" in failed["hint"]
 
@@ -121,7 +120,7 @@ def test_a_server_that_is_away(open_chat: Open) -> None:
 def strange(site: Path) -> Iterator[str]:
     """A model of an architecture that there is not."""
     file = site / "models" / "strange.gguf"
-    file.write_bytes(TINY_FILE.read_bytes().replace(b"llama", b"lhama"))
+    file.write_bytes(TINY.read_bytes().replace(b"llama", b"lhama"))
     yield "models/strange.gguf"
     file.unlink()
 
@@ -129,9 +128,9 @@ def strange(site: Path) -> Iterator[str]:
 def test_what_no_device_here_can_load_is_asked_for_there(
     open_chat: Open, guarded: ApiServer, strange: str
 ) -> None:
-    chat = open_chat(TINY).wait_for("ready")
+    chat = open_chat(TINY_ON_CPU).wait_for("ready")
     failed: Any = chat.page.evaluate(LOAD, [strange, "cpu", guarded.url, KEY])
     assert failed["code"] == "model.architecture"
     loaded = chat.page.evaluate(LOAD, [strange, "auto", guarded.url, KEY])
     assert loaded["device"]["kind"] == "remote" and "lhama" in loaded["device"]["reason"]
-    assert chat.complete(GOLDEN["messages"], max_tokens=9)["usage"]["completion_tokens"] == 9
+    assert chat.complete(SHIP["messages"], max_tokens=9)["usage"]["completion_tokens"] == 9

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.acting import choose, texts, until_chips
+from tests.browser.audit import AXE, OUTSIDE, RUN_AXE
+from tests.browser.chat import TINY_ON_CPU, Chat
 from tests.browser.conftest import link_site
-from tests.browser.test_access import AXE, OUTSIDE, RUN_AXE
-from tests.browser.test_attachments import choose, until_chips
 from tests.browser.test_embeddings import encoder
-from tests.browser.test_page_messages import texts
 from tests.conftest import StaticServer
 
 pytestmark = pytest.mark.browser
@@ -30,6 +29,12 @@ WATCH = """() => {
     return create(options);
   };
 }"""
+# Stops a search of many passages once it has begun: at once, for it may end soon.
+STOP_SEARCH = """(() => {
+  const isUnderWay = document.querySelector('[data-testid=progress]').dataset.total > 1000;
+  if (isUnderWay) document.querySelector('[data-testid=stop]').click();
+  return isUnderWay;
+})()"""
 SIMILARITIES = """[...document.querySelectorAll('[data-testid=search-hit] .hint')]
   .map((e) => Number(e.innerText.split(' · ')[1]))"""
 
@@ -45,7 +50,7 @@ def chat(tmp_path: Path, plain_chromium: Any) -> Iterator[Chat]:
     (root / "models.json").write_text(json.dumps(named))
     server = StaticServer(root)
     context = plain_chromium.new_context(service_workers="block")
-    query = "model=models/tiny/manifest.json&device=cpu&context=512&max_tokens=4"
+    query = f"{TINY_ON_CPU}&max_tokens=4"
     chat = Chat(context.new_page(), server, f"{server.url}/?{query}")
     problems: list[str] = []
     chat.page.on("pageerror", lambda error: problems.append(str(error)))
@@ -118,13 +123,11 @@ def test_the_best_passages_go_along(chat: Chat) -> None:
     chat.hook("search-inside").click()
     chat.hook("prompt").fill("w1")
     chat.hook("prompt").press("Enter")
-    chat.until("document.querySelector('[data-testid=progress]').dataset.total > 1000", 30)
-    assert chat.state == "searching"
-    chat.hook("stop").click()
+    chat.until(STOP_SEARCH, 30)
     chat.wait_for("ready", timeout=5000)
     until_chips(chat, 1)
     assert chat.hook("prompt").input_value() == "w1"
-    assert chat.hook("error").is_hidden()
+    assert chat.hook("error").is_hidden(), chat.hook("error").inner_text()
     assert len(texts(chat, "question")) == 1
 
     # passages are kept with their question; the address names another encoder, which is not there

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -19,10 +19,10 @@ from engine.answer import Answer
 from engine.config import GenerateConfig, LoadConfig
 from engine.engine import Engine
 from engine.ops.sample import gumbel
-from tests.browser.chat import Chat
-from tests.conftest import ROOT
-from tests.kernels.test_model import CONTEXT, tiny_case
+from tests.browser.chat import Chat, Open
+from tests.kernels.model_cases import CONTEXT, tiny_case
 from tests.native import NativeHost
+from tests.tiny import TINY
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 TEMPERATURE = 0.9
@@ -32,14 +32,12 @@ MOST = 4 * LONGEST  # of an answer and its continuations
 SEQUENCES = 50
 LOADS_EVERY = 7  # sequences: a load takes as long as some answers
 SEED = int(os.environ.get("OCTAVO_SEED", "20261129"))
-TINY = ROOT / "tests/golden/tiny.gguf"
 QUERY = (
     "model=models/tiny/manifest.json&device=gpu&activations=f32"
     f"&context={CONTEXT}&kv_tokens={2 * CONTEXT}"
 )
 WORDS = ["sea", "ship", "你好", "🤖", "rain at the window", "Go on."]
 Messages = list[dict[str, str]]
-Open = Callable[..., Chat]
 
 # `start` asks without waiting and aborts after some tokens or milliseconds, or never.
 HELPERS = """() => {

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, StaticServer
+from tests.conftest import StaticServer
+from tests.tiny import CHATS
 
 pytestmark = pytest.mark.browser
-GOLDEN: list[dict[str, Any]] = json.loads(
-    (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
-)["prompts"]
 COUNT = 200  # tokens of each golden answer
 
 # Makes clients, by name; `stream` has what came of an answer in `answers`.
@@ -129,14 +126,14 @@ def test_clients_of_one_page(open_tab: Callable[[], Tab], server: StaticServer) 
     status = tab.call("a", "status")
     assert (status["clients"], len(status["models"])) == (2, 1)
 
-    tab.stream("a", GOLDEN[0])
-    tab.stream("b", GOLDEN[1])
+    tab.stream("a", CHATS[0])
+    tab.stream("b", CHATS[1])
     tab.begun("b")
     assert tab.call("b", "stop") == {"stopped": True}
     assert tab.ended("b")["finish"] == "cancelled"
     assert tab.call("b", "reset") == {}
     tab.call("b", "close")
-    assert tab.ended("a")["ids"] == GOLDEN[0]["ids"][:COUNT]
+    assert tab.ended("a")["ids"] == CHATS[0]["ids"][:COUNT]
     assert tab.call("a", "status")["clients"] == 1
     # Another model takes the engine along, as without sharing.
     tab.load("a", context=256)
@@ -156,13 +153,13 @@ def test_the_tab_with_the_engine_is_closed(open_tab: Callable[[], Tab]) -> None:
         tab.until_engines(count)
     owner, *others = tabs
     assert others[0].call("c", "status")["clients"] == 3
-    for tab, prompt in zip(others, GOLDEN, strict=False):
+    for tab, prompt in zip(others, CHATS, strict=False):
         tab.stream("c", prompt)
     for tab in others:
         tab.begun("c")
         assert tab.page.evaluate("answers.c.finish") is None, "too fast to be interrupted"
     owner.page.close()
-    for tab, prompt in zip(others, GOLDEN, strict=False):
+    for tab, prompt in zip(others, CHATS, strict=False):
         assert tab.ended("c")["ids"] == prompt["ids"][:COUNT]
         assert tab.ended("c")["text"] == tab.text("c", prompt)
         assert tab.page.evaluate("news") == ["c moved", "c ready"]
@@ -188,15 +185,15 @@ def test_a_frozen_tab_gives_its_engine_up(open_tab: Callable[[], Tab]) -> None:
     for tab in (first, second):
         tab.make("c")
         tab.load("c")
-    options = {"messages": GOLDEN[1]["messages"], "max_tokens": 5}
+    options = {"messages": CHATS[1]["messages"], "max_tokens": 5}
     handle = first.page.evaluate(
         "(o) => clients.c.chat.completions.create(o).then(({octavo}) => octavo.handle)", options
     )
-    first.stream("c", GOLDEN[0])
+    first.stream("c", CHATS[0])
     first.begun("c")
     first.page.evaluate("void (clients.d = clients.c)")
     first.page.evaluate("(continues) => stream('d', {continues})", handle)
-    second.stream("c", GOLDEN[1])
+    second.stream("c", CHATS[1])
     second.begun("c")
     first.page.evaluate(FALSE_TEXT)
     second.until("answers.c.text.includes('FALSE')")
@@ -206,12 +203,12 @@ def test_a_frozen_tab_gives_its_engine_up(open_tab: Callable[[], Tab]) -> None:
     assert first.engines() == 0
     first.page.evaluate("void document.dispatchEvent(new Event('resume'))")
     assert first.ended("d")["code"] == "engine.moved"
-    assert first.ended("c")["ids"] == GOLDEN[0]["ids"][:COUNT]
+    assert first.ended("c")["ids"] == CHATS[0]["ids"][:COUNT]
     assert second.ended("c")["code"] == "engine.moved"
     assert second.call("c", "status")["clients"] == 2
 
     # An engine that fails, fails for all; the next load starts another.
-    first.stream("c", GOLDEN[0])
+    first.stream("c", CHATS[0])
     first.begun("c")
     [worker] = [worker for worker in second.page.workers if "worker.mjs" in worker.url]
     worker.evaluate("void setTimeout(() => { throw new Error('planted'); })")
@@ -243,7 +240,7 @@ def test_tabs_come_and_crash(open_tab: Callable[[], Tab], site: Path) -> None:
         tab.page.evaluate(FILE, ["c", count])
         tabs.append(tab)
         assert tab.call("c", "status")["clients"] == len(tabs)
-        prompt = GOLDEN[i % 2]
+        prompt = CHATS[i % 2]
         tab.stream("c", prompt)
         tab.begun("c")
         if i % 2 == 0:
@@ -278,5 +275,5 @@ def test_who_shares_and_who_does_not(open_tab: Callable[[], Tab], server: Static
     second.load("site", memory_bytes=10**9, model="/models/tiny/manifest.json?2")
     status = first.call("site", "status")
     assert status["clients"] == 2
-    first.stream("site", GOLDEN[0])
-    assert first.ended("site")["ids"] == GOLDEN[0]["ids"][:COUNT]
+    first.stream("site", CHATS[0])
+    assert first.ended("site")["ids"] == CHATS[0]["ids"][:COUNT]

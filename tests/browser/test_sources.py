@@ -7,32 +7,27 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.acting import answers
+from tests.browser.chat import Chat, Open
 from tests.browser.conftest import link_site
 from tests.browser.origin import Origin
+from tests.browser.sources import DATA, KEPT_HASH, NONE, Serve, load
 from tests.conftest import BROWSER_FLAGS, ROOT, StaticServer
 from tests.splitting import split
+from tests.tiny import SHIP, TINY
 
 pytestmark = pytest.mark.browser
-TINY_FILE = ROOT / "tests/golden/tiny.gguf"
-TINY = TINY_FILE.read_bytes()
 SHARD = 16 << 20
 # Three shards; what follows a file's tensors is nobody's.
-LARGE = TINY + random.Random(0).randbytes(2 * SHARD)
-PROMPT: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
-    "prompts"
-][0]
-IDS = PROMPT["ids"][:9]
-NONE = "model=none/manifest.json&device=cpu&context=512"  # the page itself loads nothing
-Serve = Callable[..., Origin]
-FILES = {"large.gguf": LARGE, "tiny.gguf": TINY}
-Open = Callable[..., Chat]
+LARGE = DATA + random.Random(0).randbytes(2 * SHARD)
+IDS = SHIP["ids"][:9]
+FILES = {"large.gguf": LARGE, "tiny.gguf": DATA}
 
 
 @pytest.fixture
@@ -42,40 +37,10 @@ def chat(open_chat: Open) -> Chat:
     return chat
 
 
-def load(chat: Chat, model: str, **options: Any) -> str:
-    """The code of the error, or "loaded"."""
-    outcome: str = chat.page.evaluate(
-        """async (options) => {
-          const failed = ({code, message, hint}) => {
-            window.why = `${message} ${hint}`;
-            return code;
-          };
-          return octavo.load(options).then(() => 'loaded', failed);
-        }""",
-        {"model": model, **options},
-    )
-    return outcome
-
-
-def answers(chat: Chat) -> None:
-    assert chat.complete(PROMPT["messages"], max_tokens=len(IDS))["octavo"]["ids"] == IDS
-
-
 def listed(chat: Chat) -> list[dict[str, Any]]:
     """What is kept beside the catalogue."""
     models: list[dict[str, Any]] = chat.page.evaluate("octavo.models()")["models"]
     return [model for model in models if not model["catalogued"]]
-
-
-# The SHA-256 of all shards that are kept, one after the other.
-KEPT_HASH = """async () => {
-  const cache = await caches.open('octavo-models');
-  const urls = (await cache.keys()).map(({url}) => url).filter((url) => url.endsWith('.bin'));
-  const parts = urls.sort().map(async (url) => (await cache.match(url)).blob());
-  const bytes = await new Blob(await Promise.all(parts)).arrayBuffer();
-  const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
-  return Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('');
-}"""
 
 
 def data_requests(origin: Origin) -> list[str]:
@@ -239,7 +204,7 @@ def test_the_hash_of_a_whole_file(
 ) -> None:
     origin = serve(FILES)
     site = link_site(tmp_path / "root")
-    sha256 = hashlib.sha256(LARGE if right else TINY).hexdigest()
+    sha256 = hashlib.sha256(LARGE if right else DATA).hexdigest()
     entry = {"id": "large", "name": "L", "address": f"{origin.url}/large.gguf", "sha256": sha256}
     (site / "models.json").unlink()
     (site / "models.json").write_text(json.dumps({"default": "large", "models": [entry]}))
@@ -262,7 +227,7 @@ def test_the_hash_of_a_whole_file(
 
 
 def test_a_split_model_at_addresses(chat: Chat, serve: Serve, tmp_path: Path) -> None:
-    parts = split(TINY_FILE, tmp_path)
+    parts = split(TINY, tmp_path)
     files = {part.name: part.read_bytes() for part in parts}
     origin = serve(files)
     assert load(chat, f"{origin.url}/{parts[2].name}") == "loaded"
@@ -315,14 +280,14 @@ def test_a_file_from_disk(chat: Chat, tmp_path: Path, keep: bool) -> None:
 
 
 def test_a_split_model_from_disk(chat: Chat, tmp_path: Path) -> None:
-    parts = split(TINY_FILE, tmp_path)
+    parts = split(TINY, tmp_path)
     pick(chat, parts[::-1])
     assert load_picked(chat) == "loaded"
     answers(chat)
     chat.page.evaluate("window.files.pop()")
     assert load_picked(chat) == "request.invalid"
     assert parts[0].name in chat.page.evaluate("window.why")
-    pick(chat, [TINY_FILE, TINY_FILE.with_name("tiny_untied.gguf")])
+    pick(chat, [TINY, TINY.with_name("tiny_untied.gguf")])
     assert load_picked(chat) == "request.invalid"
     assert "not of one model" in chat.page.evaluate("window.why")
     answers(chat)
@@ -423,7 +388,7 @@ def test_the_catalogue_is_listed_with_what_is_kept(chat: Chat) -> None:
     assert listing["storage"]["quota"] > 0
     assert load(chat, "models/tiny/manifest.json") == "loaded"
     [tiny] = listed(chat)
-    assert tiny["kept_bytes"] == len(TINY)
-    assert chat.page.evaluate("(id) => octavo.remove(id)", tiny["id"]) == {"bytes": len(TINY)}
+    assert tiny["kept_bytes"] == len(DATA)
+    assert chat.page.evaluate("(id) => octavo.remove(id)", tiny["id"]) == {"bytes": len(DATA)}
     assert listed(chat) == []
     answers(chat)

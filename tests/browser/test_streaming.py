@@ -3,21 +3,12 @@ ahead of a page that is slow."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from tests.browser.chat import Chat
-from tests.conftest import ROOT
+from tests.browser.chat import TINY_ON_CPU, Open
+from tests.tiny import CHATS, SHIP
 
 pytestmark = pytest.mark.browser
-PROMPTS: list[dict[str, Any]] = json.loads(
-    (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
-)["prompts"][:2]
-TINY = "model=models/tiny/manifest.json&device=cpu&context=512"
-Open = Callable[..., Chat]
 
 # Random answers into an outbox with a made-up clock; a page that takes its messages when it likes.
 # Returns all that was posted, with its time, and what was sent.
@@ -124,7 +115,7 @@ RAW = """async ([prompts, takes]) => {
 @pytest.mark.parametrize("takes", [True, False], ids=["page", "page_that_takes_nothing"])
 def test_two_answers_at_once_say_all_in_order(open_chat: Open, takes: bool) -> None:
     page = open_chat("model=models/none.json&device=cpu").page
-    replies = page.evaluate(RAW, [PROMPTS, takes])
+    replies = page.evaluate(RAW, [CHATS, takes])
     texts = {1: "", 2: ""}
     for reply in replies:
         if reply["kind"] == "deltas":
@@ -132,7 +123,7 @@ def test_two_answers_at_once_say_all_in_order(open_chat: Open, takes: bool) -> N
                 texts[delta["id"]] += delta["text"]
         else:
             value = reply["value"]
-            assert value["ids"] == PROMPTS[reply["id"] - 1]["ids"][:150]
+            assert value["ids"] == CHATS[reply["id"] - 1]["ids"][:150]
             assert texts[reply["id"]] == value["text"], "nothing is held back at the end"
     messages = [r for r in replies if r["kind"] == "deltas"]
     if not takes:
@@ -140,7 +131,7 @@ def test_two_answers_at_once_say_all_in_order(open_chat: Open, takes: bool) -> N
 
 
 def test_a_page_that_sleeps_gets_it_all(open_chat: Open) -> None:
-    chat = open_chat(TINY).wait_for("ready")
+    chat = open_chat(TINY_ON_CPU).wait_for("ready")
     ids, text, content = chat.page.evaluate(
         """async (messages) => {
           const stream = octavo.chat.completions.create({messages, max_tokens: 200, stream: true});
@@ -153,7 +144,7 @@ def test_a_page_that_sleeps_gets_it_all(open_chat: Open) -> None:
           const whole = await octavo.chat.completions.create({messages, max_tokens: 200});
           return [last.octavo.ids, text, whole.choices[0].message.content];
         }""",
-        PROMPTS[0]["messages"],
+        SHIP["messages"],
     )
-    assert ids == PROMPTS[0]["ids"][:200]
-    assert text == content == PROMPTS[0]["text"]
+    assert ids == SHIP["ids"][:200]
+    assert text == content == SHIP["text"]

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
-from tests.conftest import ROOT
+from tests.browser.chat import Chat, Open
+from tests.tiny import RAIN, SHIP
 
 pytestmark = pytest.mark.browser
-PROMPTS: list[dict[str, Any]] = json.loads(
-    (ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8")
-)["prompts"][:2]
 COUNT = 200  # tokens of each golden answer
-Open = Callable[..., Chat]
 
 # Streams an answer into window.stream.
 STREAM = """([messages, max_tokens]) => {
@@ -72,11 +66,11 @@ def query(request: pytest.FixtureRequest) -> str:
 def test_two_tabs_generate_two_conversations_each_at_once(query: str, open_chat: Open) -> None:
     first = open_chat(query).wait_for("ready")
     second = open_chat(query, context=first.page.context).wait_for("ready")
-    tabs = [(first, PROMPTS[0]), (second, PROMPTS[1])]
+    tabs = [(first, SHIP), (second, RAIN)]
     for chat, prompt in tabs:
         stream(chat, prompt)
     # Beside its own, each tab answers the other's conversation.
-    for chat, prompt in ((first, PROMPTS[1]), (second, PROMPTS[0])):
+    for chat, prompt in ((first, RAIN), (second, SHIP)):
         ids = chat.complete(prompt["messages"], max_tokens=30)["octavo"]["ids"]
         assert ids == prompt["ids"][:30]
     for chat, prompt in tabs:
@@ -89,16 +83,16 @@ def test_a_tab_closed_in_the_middle_of_an_answer(query: str, open_chat: Open) ->
     context = staying.page.context
     closing = open_chat(query, context=context).wait_for("ready")
     # Answers without an end, so that the tab is closed in the middle of them however fast they are.
-    closing.page.evaluate(ENDLESS, PROMPTS[1]["messages"])
-    stream(staying, PROMPTS[0])
+    closing.page.evaluate(ENDLESS, RAIN["messages"])
+    stream(staying, SHIP)
     closing.until("window.answers > 2")
     closing.page.close()
-    finished(staying, PROMPTS[0])
+    finished(staying, SHIP)
     idle(staying, clients=1)
 
     fresh = open_chat(query, context=context).wait_for("ready")
-    for chat, prompt in ((fresh, PROMPTS[1]), (staying, PROMPTS[1])):
+    for chat, prompt in ((fresh, RAIN), (staying, RAIN)):
         stream(chat, prompt)
     for chat in (fresh, staying):
-        finished(chat, PROMPTS[1])
+        finished(chat, RAIN)
     idle(fresh, clients=2)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests.browser.chat import Chat
-from tests.conftest import ROOT
+from tests.tiny import SHIP
 
 pytestmark = pytest.mark.browser
-GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))[
-    "prompts"
-][0]
 
 
 def test_a_load_measures_variants_and_remembers_the_best(open_chat: Callable[..., Chat]) -> None:
@@ -26,7 +21,7 @@ def test_a_load_measures_variants_and_remembers_the_best(open_chat: Callable[...
     for label in {row["label"] for row in variants}:
         rows = [row for row in variants if row["label"] == label]
         assert 1 <= sum(row["chosen"] for row in rows) < len(rows)
-    assert chat.complete(GOLDEN["messages"], max_tokens=9)["octavo"]["ids"] == GOLDEN["ids"][:9]
+    assert chat.complete(SHIP["messages"], max_tokens=9)["octavo"]["ids"] == SHIP["ids"][:9]
 
     assert chat.page.evaluate(load, None) == [], "a software adapter is measured on request only"
     kept = chat.page.evaluate(

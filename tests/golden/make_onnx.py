@@ -3,9 +3,10 @@ encoder, that one.
 
 With PyTorch 1.13 and transformers 4.40: onnx_bert, onnx_llama, onnx_qwen2 and onnx_cached_qwen2, by
 the exporter that most files on the hub are from. With PyTorch 2 and transformers 5:
-onnx_dynamo_bert, onnx_dynamo_llama and onnx_dynamo_cached_llama, by the one that has taken its
-place. Those that are cached take keys and values of earlier tokens. What onnxruntime computes from
-them is what tests compare with, so nothing else is recorded.
+onnx_dynamo_bert, onnx_dynamo_llama, onnx_dynamo_gemma3, onnx_dynamo_phi3, onnx_dynamo_cached_llama
+and onnx_dynamo_cached_phi3, by the one that has taken its place; the argument ``families`` makes
+those of Gemma 3 and Phi-3 alone. Those that are cached take keys and values of earlier tokens. What
+onnxruntime computes from them is what tests compare with, so nothing else is recorded.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ SMALL = {
     "max_position_embeddings": 64,
 }
 DECODER = {**SMALL, "num_key_value_heads": 2}
+FAMILIES = "families"  # an argument
 OLD_ATTENTION = {} if NEW else {"attn_implementation": "eager"}
 
 
@@ -150,8 +152,51 @@ def export_encoder(config: Any, path: Path, weights: dict[str, Any] | None = Non
     export(model, path, ENCODER_INPUTS, outputs)
 
 
+def gemma3() -> Any:
+    """A layer with a window and one without, whose rotary embeddings have bases of their own."""
+    bases = {"sliding_attention": 1e4, "full_attention": 1e6}
+    rope = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
+    sizes = {**DECODER, "num_hidden_layers": 2, "head_dim": 16, "query_pre_attn_scalar": 16}
+    more = {"layer_types": list(bases), "sliding_window": 8, "rope_parameters": rope}
+    return spread(transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**sizes, **more)))
+
+
+def phi3(**fields: Any) -> Any:
+    """A Phi-3; ``fields`` of its configuration."""
+    config = transformers.Phi3Config(**DECODER, pad_token_id=0, **fields)
+    return spread(transformers.Phi3ForCausalLM(config))
+
+
+def spread(model: Any) -> Any:
+    """The model with weights that are so far from each other that it shows in its logits."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() == 1:
+                weight.add_(0.2 * torch.randn_like(weight))
+            else:
+                weight.copy_(torch.randn_like(weight) / weight.shape[1] ** 0.5)
+    return model
+
+
+def export_families() -> None:
+    """Gemma 3, and Phi-3: with factors for short and for long contexts, and with a window."""
+    torch.manual_seed(0)
+    original = {"original_max_position_embeddings": 32}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, **original}
+    rope |= {"short_factor": [1.0, 1.1, 1.2, 1.4], "long_factor": [1.1, 1.5, 3.0, 6.0]}
+    models = {"gemma3": gemma3(), "phi3": phi3(rope_parameters=rope, **original)}
+    for name, model in models.items():
+        # Tensors of their own: one that is given twice becomes one input.
+        inputs = {n: (torch.ones(2, 7, dtype=torch.long), AXES) for n in ENCODER_INPUTS[:2]}
+        export_all(Logits(model), HERE / f"onnx_dynamo_{name}.onnx", inputs, {"logits": AXES})
+    export_cached(phi3(sliding_window=8), HERE / "onnx_dynamo_cached_phi3.onnx")
+
+
 def main(folders: list[str]) -> None:
-    """The small models, and `FOLDER FILE.onnx` of an encoder if they are given."""
+    """The small models, or those of FAMILIES, or `FOLDER FILE.onnx` of an encoder."""
+    if folders == [FAMILIES]:
+        export_families()
+        return
     if folders:
         folder, target = map(Path, folders)
         config = json.loads((folder / "config.json").read_text())
@@ -170,6 +215,8 @@ def main(folders: list[str]) -> None:
         export(Logits(model), path, ENCODER_INPUTS[:2], {"logits": AXES})
     name = "llama" if NEW else "qwen2"
     export_cached(models[name], HERE / f"{prefix}_cached_{name}.onnx")
+    if NEW:
+        export_families()
 
 
 if __name__ == "__main__":

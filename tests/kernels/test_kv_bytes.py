@@ -9,8 +9,7 @@ from engine.ops.attention import KV_BLOCK, KVLayout
 from engine.ops.kv_values import GROUP, read_blocks
 from tests.kernels.cases import assert_close
 from tests.kernels.harness import Harness
-from tests.kernels.test_attention import case_of, layout, pool_of, scattered
-from tests.kernels.test_shift import PAIRS, shift_case
+from tests.kernels.kv_cases import PAIRS, case_of, layout, pool_of, scattered, shift_case
 
 
 def assert_stored(got: np.ndarray, want: np.ndarray, head_dim: int) -> None:

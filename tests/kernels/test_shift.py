@@ -5,32 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine import ops
 from engine.ops.attention import KV_BLOCK, KVLayout, rotate
-from engine.ops.shift import pack_shift, shift_tensor
-from engine.ops.state import StepRecord
-from tests.kernels.cases import assert_close, builder
-from tests.kernels.harness import Case, Harness
-from tests.kernels.test_attention import rope
-
-PAIRS = [(5, 5), (0, 3), (6, 6), (2, 7)]
-
-
-def shift_case(
-    kv: KVLayout, moved: int, keys: np.ndarray, values: np.ndarray, magnitude: float = 1.0
-) -> Case:
-    b = builder("plain")
-    ops.shift(b, kv, 0, "own")
-    words = np.zeros(shift_tensor(kv).shape, np.uint32)
-    given = np.frombuffer(pack_shift(moved, PAIRS), np.uint32)
-    words[: len(given)] = given
-    arrays = {
-        "shift": words,
-        "own": rope(kv.context, kv.head_dim, kv.rotary) * np.float32(magnitude),
-        "k.0": keys if kv.precision == "q8" else keys.astype(np.float16),
-        "v.0": values if kv.precision == "q8" else values.astype(np.float16),
-    }
-    return Case(b.build(), arrays, {}, StepRecord(0, 1))
+from tests.kernels.cases import assert_close
+from tests.kernels.harness import Harness
+from tests.kernels.kv_cases import rope, shift_case
 
 
 @pytest.mark.parametrize("halves", [False, True])

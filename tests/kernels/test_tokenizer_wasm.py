@@ -13,14 +13,7 @@ from engine.host import npm
 from engine.host.paths import DIST
 from engine.tokenizer.spec import tokenizer_json
 from tests.conftest import ROOT
-from tests.unit.test_tokenizer import (
-    RECORDED,
-    Rows,
-    golden,
-    kind_metadata,
-    kind_rows,
-    piece_metadata,
-)
+from tests.tokens import RECORDED, Rows, golden, kind_metadata, kind_rows, piece_metadata
 
 CASES: dict[str, tuple[str, Rows]] = {
     **{kind: (tokenizer_json(kind_metadata(kind)), kind_rows(kind)) for kind in RECORDED},

@@ -15,7 +15,7 @@ from engine.plan import PlanBuilder, Tensor
 from engine.weights.quants import QUANTS
 from tests.kernels.cases import DEVICES, assert_close, builder, numbers, rows, state, weight
 from tests.kernels.harness import Case, Harness
-from tests.kernels.test_attention import case_of, layout, scattered
+from tests.kernels.kv_cases import case_of, layout, scattered
 
 
 def assert_all_right(harness: Harness, case: Case, y: Tensor, tokens: int, tolerance: float) -> int:

@@ -47,7 +47,11 @@ class World {
   }
 
   engine(request) {
-    const { id, kind, target, model } = request;
+    const { id, kind, target, model, words, continues } = request;
+    const asked = [...this.clients.values()].flatMap(({ open }) => [...open.values()]);
+    if (words && continues === undefined && asked.some((other) => other.isTold && other.words === words)) {
+      this.wrong(`a ${kind} is begun although it was stopped`);
+    }
     if (this.open.has(id)) this.wrong(`the engine gets the id ${id} twice`);
     const loads = [...this.open.values()].filter((other) => other.kind === "load");
     if (kind === "load" && loads.some(({ ends }) => !ends)) {
@@ -202,7 +206,9 @@ class World {
       case 2: {
         const ids = [...client.open.keys()];
         const target = this.roll(2) && ids.length ? ids[this.roll(ids.length)] : undefined;
-        stopAll((other) => target === undefined || other === client.open.get(target));
+        const isMeant = (other) => target === undefined || other === client.open.get(target);
+        stopAll(isMeant);
+        for (const other of client.open.values()) other.isTold ||= isMeant(other);
         return send({ kind: "stop", target });
       }
       case 3:

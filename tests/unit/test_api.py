@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,14 +18,10 @@ from engine.host.access import Access
 from engine.host.completions import Shape, event, generate_fields
 from engine.host.errors import HostError
 from engine.host.files import parts_of
-from tests.conftest import ROOT
-from tests.serving import ApiServer
+from tests.serving import ENDLESS, ApiServer, until_idle
+from tests.tiny import CHATS, SHIP
 
-_PROMPTS = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))["prompts"]
-GOLDEN = [prompt for prompt in _PROMPTS if "messages" in prompt]
-SHIP = GOLDEN[0]
 TOKEN = "a token of the tests"
-ENDLESS = {"context_full": "slide", "temperature": 1.5, "logit_bias": {"0": -100, "2": -100}}
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +50,6 @@ def ask(server: ApiServer, prompt: dict[str, Any] = SHIP, **options: Any) -> Any
     )
 
 
-def until_idle(server: ApiServer) -> None:
-    deadline = time.monotonic() + 30
-    while server.ask("status")["state"] != "ready":
-        assert time.monotonic() < deadline, "the answer goes on"
-        time.sleep(0.01)
-
-
 def post(server: ApiServer, data: bytes, path: str = "chat/completions", **headers: str) -> Any:
     """Status, headers and body of a request by hand."""
     headers = {"Content-Type": "application/json"} | {
@@ -85,7 +73,7 @@ REQUEST = json.dumps({"messages": SHIP["messages"], "max_tokens": 3}).encode()
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("prompt", GOLDEN, ids=lambda p: p["name"])
+@pytest.mark.parametrize("prompt", CHATS, ids=lambda p: p["name"])
 def test_a_whole_answer(server: ApiServer, prompt: dict[str, Any]) -> None:
     answer = ask(server, prompt)
     (choice,) = answer.choices
@@ -165,12 +153,12 @@ def test_requests_at_once_take_turns(server: ApiServer) -> None:
     def one(prompt: dict[str, Any]) -> None:
         got[prompt["name"]] = ask(server, prompt).octavo["ids"]
 
-    threads = [threading.Thread(target=one, args=(prompt,)) for prompt in GOLDEN]
+    threads = [threading.Thread(target=one, args=(prompt,)) for prompt in CHATS]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert got == {prompt["name"]: prompt["ids"] for prompt in GOLDEN}
+    assert got == {prompt["name"]: prompt["ids"] for prompt in CHATS}
 
 
 def test_options_reach_the_engine(server: ApiServer) -> None:

@@ -18,10 +18,9 @@ from engine.config import GenerateConfig, KVPrecision, LoadConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.kv import budget
-from tests.conftest import ROOT
 from tests.native import NativeHost
+from tests.tiny import TINY
 
-TINY = ROOT / "tests/golden/tiny.gguf"
 CONTEXT = 128
 LONGEST = 24  # tokens of an answer
 # Runs of a token, often a block long, so that conversations begin alike and end at block borders.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,49 +28,12 @@ from engine.ops.attention import KV_BLOCK
 from engine.ops.kv_values import Precision
 from engine.plan import Call, PlanBuilder, Tensor
 from engine.weights.quants import make_weight
-from tests.conftest import ROOT
 from tests.kernels.cases import DEVICES
 from tests.native import unchecked
+from tests.tiny import TINY
+from tests.unit.debugging import arguments, plant
 
-TINY = ROOT / "tests/golden/tiny.gguf"
 ABOUT = About("tiny", "tiny", TINY.name, "", "")
-Spoil = Callable[[Mapping[str, Any]], None]
-
-
-def arguments(**changed: Any) -> Namespace:
-    """Those of the command: the tiny model on a CPU that computes with NumPy."""
-    given = {
-        "model": TINY,
-        "compare": True,
-        "prompt": "How do you find the ship on the shore?",  # in two chunks
-        "raw": False,
-        "device": "cpu",
-        "layer": None,
-        "all": False,
-        "steps": 1,
-        "context": 256,
-        "activations": "f32",
-        "kv_precision": "f16",
-        "looser": 1.0,
-        "chromium_flag": [],
-    }
-    return Namespace(**{**given, **changed})
-
-
-def plant(patch: pytest.MonkeyPatch, at: Callable[[Call], bool], spoil: Spoil) -> None:
-    """From now on calls of the CPU device for which ``at`` holds compute something else."""
-    original = CpuDevice._bind
-
-    def bind(self: CpuDevice, call: Call, arrays: Mapping[str, Any]) -> Any:
-        right = original(self, call, arrays)
-
-        def wrong() -> None:
-            right()
-            spoil(arrays)
-
-        return wrong if at(call) else right
-
-    patch.setattr(CpuDevice, "_bind", bind)
 
 
 def is_output_of(layer: int) -> Callable[[Call], bool]:

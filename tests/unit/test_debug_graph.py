@@ -13,7 +13,7 @@ from engine.host.debug import graphs
 from engine.host.debug.command import main as run
 from engine.ops import rows
 from tests.conftest import ROOT
-from tests.unit.test_debug import arguments
+from tests.unit.debugging import arguments
 
 BERT = ROOT / "tests/golden/onnx_bert.onnx"
 

@@ -8,7 +8,7 @@ import pytest
 
 from engine.chat import ChatTemplate
 from engine.templates import FALLBACKS, PLAIN, fallback
-from tests.unit.test_templates import (
+from tests.unit.rendering import (
     BOS,
     CONVERSATIONS,
     EOS,

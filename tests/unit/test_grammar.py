@@ -18,7 +18,7 @@ from engine.grammar import Grammar, vocabulary_json
 from engine.prompt import Prompt, Prompts
 from engine.reasoning import Reasoning
 from tests.native import NativeHost
-from tests.unit.test_engine import GOLDEN
+from tests.unit.engines import GOLDEN
 
 PROMPT = list(range(20, 60))
 FORMAT = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}

@@ -18,8 +18,7 @@ from engine.graph.passes.quantized import BLOCK
 from engine.host.convert.onnx_graph.conversion import simplified
 from engine.host.convert.onnx_graph.source import open_onnx
 from engine.plan import Traits
-from tests.graphs import as_read, computed, node_model, wanted
-from tests.unit.test_graph_operators import check, floats
+from tests.graphs import as_read, check, computed, floats, node_model, wanted
 
 CONTRIB = {"domain": "com.microsoft"}
 
@@ -72,6 +71,35 @@ def test_group_query_attention(
     check(tmp_path, *node_model("GroupQueryAttention", inputs, 3, **sizes, **more, **CONTRIB))
 
 
+@pytest.mark.parametrize("more", [{}, {"qk_norm_epsilon": 0.5}], ids=str)
+@pytest.mark.parametrize("packed", [False, True])
+def test_group_query_attention_of_normalized_heads(
+    tmp_path: Path, more: dict[str, Any], packed: bool
+) -> None:
+    """On a CPU, onnxruntime has no norms there: they are computed in front of it."""
+    own = [floats(1, 4, n * 16, seed=n) for n in (4, 2, 2)]
+    gains = [1 + floats(16, seed=i) for i in (5, 6)]
+    turning = tables(20, 8) if more else [None, None]
+    rest = [*[floats(1, 2, 0, 16)] * 2, np.array([3], np.int32), np.array(4, np.int32), *turning]
+    eps = more.get("qk_norm_epsilon", 1e-6)
+    normal = [rms_norm(x, gain, eps) for x, gain in zip(own, gains, strict=False)]
+    same = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": len(more), **CONTRIB}
+    wants = wanted(*node_model("GroupQueryAttention", [*normal, own[2], *rest], 3, **same))
+    given = [np.concatenate(own, axis=2), None, None] if packed else own
+    inputs = [*given, *rest, *[None] * 5, *gains]
+    model, feeds = node_model("GroupQueryAttention", inputs, 3, **same, **more)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    for got, want in zip(computed(*as_read(open_onnx(path), tmp_path), feeds), wants, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def rms_norm(x: np.ndarray, gain: np.ndarray, eps: float) -> np.ndarray:
+    heads = x.reshape(*x.shape[:2], -1, len(gain))
+    root = np.sqrt(np.square(heads).mean(-1, keepdims=True) + eps)
+    return np.asarray((heads / root * gain).reshape(x.shape), np.float32)
+
+
 def quantized(n: int, k: int, block: int, bits: int, zeros: bool, seed: int = 0) -> list[Any]:
     """Blocks, scales and zero points as MatMulNBits has them; scales are halves already."""
     rng = np.random.default_rng(seed)
@@ -82,7 +110,7 @@ def quantized(n: int, k: int, block: int, bits: int, zeros: bool, seed: int = 0)
 
 
 @pytest.mark.parametrize("block", [32, 64])
-@pytest.mark.parametrize("kind", ["4 bits", "4 bits, zeros", "8 bits"])
+@pytest.mark.parametrize("kind", ["4 bits", "4 bits, zeros", "8 bits", "8 bits, zeros"])
 def test_matmul_on_quantized_matrices(tmp_path: Path, kind: str, block: int) -> None:
     n, k, bits, zeros = 12, 128, int(kind[0]), "zeros" in kind
     arrays = quantized(n, k, block, bits, zeros)
@@ -93,7 +121,8 @@ def test_matmul_on_quantized_matrices(tmp_path: Path, kind: str, block: int) -> 
     onnx.save(model, path)
     graph = simplified(open_onnx(path))
     (matrix,) = graph.constants.values()
-    assert matrix.quant == ("Q8_0" if bits == 8 else "Q4_1" if zeros else "Q4_0")
+    quants = {"8 bits": "Q8_0", "8 bits, zeros": "F32", "4 bits, zeros": "Q4_1", "4 bits": "Q4_0"}
+    assert matrix.quant == quants[kind]
     graph, data = as_read(graph, tmp_path)
     (got,), (want,) = computed(graph, data, feeds), wanted(model, feeds)
     error = np.abs(got - want).max() / np.abs(want).max()
@@ -126,26 +155,66 @@ def test_only_products_read_blocks(tmp_path: Path) -> None:
         record(hostile, {"x0_0": 3, "x0_1": 128}, Traits("webgpu"))
 
 
-def test_embedding_by_quantized_rows(tmp_path: Path) -> None:
-    n, k, block = 20, 64, 32
-    blocks, scales = quantized(n, k, block, 4, False)
-    blocks = blocks.reshape(n, k // 2)
-    tensors = [numpy_helper.from_array(blocks, "w"), numpy_helper.from_array(scales, "scales")]
-    attributes = {"block_size": block, "bits": 4, "gather_axis": 0, "quantize_axis": 1, **CONTRIB}
-    node = helper.make_node(
-        "GatherBlockQuantized", ["w", "ids", "scales"], ["y"], "the_node", **attributes
-    )
+def embedding(tensors: list[onnx.TensorProto], **more: Any) -> onnx.ModelProto:
+    """GatherBlockQuantized of a matrix, scales and perhaps zero points."""
+    attributes = {"block_size": BLOCK, "gather_axis": 0, "quantize_axis": 1, **CONTRIB, **more}
+    names = [tensor.name for tensor in tensors]
+    inputs = [names[0], "ids", *names[1:]]
+    node = helper.make_node("GatherBlockQuantized", inputs, ["y"], "the_node", **attributes)
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
     output = helper.make_empty_tensor_value_info("y")
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph([node], "g", [ids], [output], tensors)
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def check_embedding(
+    tmp_path: Path, model: onnx.ModelProto, quant: str, tolerance: float = 1e-6
+) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(model, path)
-    read, data = as_read(simplified(open_onnx(path)), tmp_path)
     feeds = {"ids": np.array([0, 19, 7, 7])}
-    (got,), (want,) = computed(read, data, feeds), wanted(model, feeds)
-    np.testing.assert_allclose(got, want, rtol=1e-6)
+    want = wanted(model, feeds)[0]
+    onnx.save(model, path, save_as_external_data=True, location="d", size_threshold=0)
+    graph = simplified(open_onnx(path))
+    assert [c.quant for c in graph.constants.values()] == [quant]
+    (got,) = computed(*as_read(graph, tmp_path), feeds)
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=1e-6)
+
+
+def test_embedding_by_quantized_rows(tmp_path: Path) -> None:
+    n, k = 20, 64
+    blocks, scales = quantized(n, k, BLOCK, 4, False)
+    blocks = blocks.reshape(n, k // 2)
+    tensors = [numpy_helper.from_array(blocks, "w"), numpy_helper.from_array(scales, "scales")]
+    check_embedding(tmp_path, embedding(tensors, bits=4), "Q4_0")
+
+
+def test_embedding_by_rows_of_eight_bits_with_zero_points(tmp_path: Path) -> None:
+    """GGUF has no such blocks: they become halves."""
+    n, k = 20, 64
+    blocks, scales, zeros = quantized(n, k, BLOCK, 8, True)
+    names = {"w": blocks.reshape(n, k), "scales": scales, "zeros": zeros}
+    tensors = [numpy_helper.from_array(array, name) for name, array in names.items()]
+    check_embedding(tmp_path, embedding(tensors, bits=8), "F32", 2.0**-11)
+
+
+@pytest.mark.parametrize("kind", ["INT4", "UINT4"])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_embedding_by_rows_of_four_bits(tmp_path: Path, kind: str, zeros: bool) -> None:
+    """Tensors of a type of their own: without zero points, theirs is 0."""
+    n, k = 20, 96
+    low = -8 if kind == "INT4" else 0
+    numbers = np.random.default_rng(0).integers(low, low + 16, (n, k))
+    scales = 2.0 ** np.random.default_rng(1).integers(-6, 0, (n, k // BLOCK))
+    middle = np.random.default_rng(2).integers(low, low + 16, scales.shape)
+    given = [("w", numbers), *([("zeros", middle)] if zeros else [])]
+    tensors = [
+        helper.make_tensor(name, TensorProto.DataType.Value(kind), a.shape, a.ravel().tolist())
+        for name, a in given
+    ]
+    tensors.insert(1, numpy_helper.from_array(scales.astype(np.float32), "scales"))
+    is_plain = kind == "INT4" and not zeros
+    check_embedding(tmp_path, embedding(tensors), "Q4_0" if is_plain else "Q4_1")
 
 
 def test_zero_points_that_are_no_bytes_are_not_taken(tmp_path: Path) -> None:

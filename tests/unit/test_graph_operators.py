@@ -9,13 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from engine.host.convert.onnx_graph.source import open_onnx
-from tests.graphs import as_read, computed, node_model, wanted
-
-
-def floats(*shape: int, seed: int = 0) -> np.ndarray:
-    values = np.random.default_rng([seed, *shape]).standard_normal(shape) * 2
-    return np.asarray(values, np.float32)
+from tests.graphs import check, floats, node_model
 
 
 def positive(*shape: int) -> np.ndarray:
@@ -32,17 +26,6 @@ def truth(*shape: int, seed: int = 0) -> np.ndarray:
 
 def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
-
-
-def check(tmp_path: Path, model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
-    """The engine computes what onnxruntime does."""
-    path = tmp_path / "model.onnx"
-    onnx.save(model, path)
-    graph, data = as_read(open_onnx(path), tmp_path)
-    for got, want in zip(computed(graph, data, feeds), wanted(model, feeds), strict=True):
-        assert got.shape == want.shape
-        assert (got.dtype.kind == "f") == (want.dtype.kind == "f")
-        np.testing.assert_allclose(got, want.astype(got.dtype), rtol=1e-5, atol=1e-6)
 
 
 SHAPES = [(), (1,), (0,), (7,), (2, 3), (3, 1, 2), (2, 0, 3), (1, 2, 3, 4)]

@@ -21,11 +21,10 @@ from engine.kv import budget
 from engine.ops.attention import KV_BLOCK
 from engine.plan import Tensor, Traits
 from engine.selftest import passes
-from tests.conftest import ROOT
 from tests.growing import GrowingInRuns
 from tests.native import NativeHost, ready_of, unchecked
+from tests.tiny import TINY
 
-TINY = ROOT / "tests/golden/tiny.gguf"
 # Of the tiny model on the CPU: K and V, layers, KV heads, tokens, values, bytes of a value.
 BLOCK_BYTES = 2 * 3 * 2 * KV_BLOCK * 16 * 4
 PROMPTS = [[40 + i, *[50] * 20] for i in range(4)]

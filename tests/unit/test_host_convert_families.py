@@ -118,6 +118,22 @@ def test_gemma3(rope: dict[str, Any], tmp_path: Path) -> None:
     assert "gemma3.attention.scale" not in fields
 
 
+@pytest.mark.parametrize(
+    ("wide", "period"), [((3, 6), 3), ((2, 4, 6), 2), ((6,), 6), ((), 8), ((5,), 5), ((3,), 0)]
+)
+def test_the_layers_of_gemma3_that_see_everything(
+    wide: tuple[int, ...], period: int, tmp_path: Path
+) -> None:
+    kinds = ["full_attention" if i in wide else "sliding_attention" for i in range(1, 8)]
+    config = GEMMA3 | NEW_ROPE | {"layer_types": kinds}
+    if not period:
+        with pytest.raises(HostError, match="full_attention every n layers"):
+            written(tmp_path / "x", config, gemma3())
+        return
+    _, fields = written(tmp_path / "x", config, gemma3())
+    assert fields["gemma3.attention.sliding_window_pattern"] == period
+
+
 def test_gemma3_may_scale_scores_by_another_width(tmp_path: Path) -> None:
     _, fields = written(tmp_path / "x", GEMMA3 | {"query_pre_attn_scalar": 100}, gemma3())
     assert fields["gemma3.attention.scale"] == pytest.approx(0.1)

@@ -15,7 +15,7 @@ from engine.host.errors import HostError
 from engine.host.files import parts_of
 from engine.host.package import tarball, wheel
 from engine.host.paths import LOCK_API, LOCK_BUILD, ROOT
-from tests.unit.test_host_site import request
+from tests.serving import request
 
 
 def test_the_wheel_pins_what_the_lock_files_have(tmp_path: Path) -> None:

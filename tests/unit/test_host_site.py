@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +11,7 @@ from engine.host import assemble, modules, pins, serve
 from engine.host.errors import HostError
 from engine.host.files import sha256, tree, write_whole
 from engine.host.paths import ROOT
+from tests.serving import request
 
 
 def test_precache_lists_every_file_but_the_models() -> None:
@@ -78,27 +77,6 @@ def test_lock_files_pin_hashes_and_name_no_index(lock: Path) -> None:
     for i in pinned:
         assert "==" in lines[i] and "--hash=sha256:" in lines[i + 1]
     assert not [line for line in lines if "://" in line or line.startswith("-")]
-
-
-def request(application: Any, path: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
-    """One GET through the ASGI interface: status, headers, body."""
-    got: dict[str, Any] = {"body": b""}
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.Event().wait()  # the client says nothing more, and does not hang up
-        raise AssertionError
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            got["status"] = message["status"]
-            got["headers"] = {k.decode().lower(): v.decode() for k, v in message["headers"]}
-        else:
-            got["body"] += message.get("body", b"")
-
-    sent = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
-    scope = {"type": "http", "method": "GET", "path": path, "headers": sent, "query_string": b""}
-    asyncio.run(application({**scope, "root_path": ""}, receive, send))
-    return got
 
 
 def test_files_are_sent_with_their_types_and_checked_by_etag(tmp_path: Path) -> None:

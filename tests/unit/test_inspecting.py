@@ -22,8 +22,9 @@ from engine.weights.quants import make_weight
 from tests.conftest import ROOT
 from tests.kernels.cases import DEVICES
 from tests.native import ready_of
-from tests.unit.test_debug import plant
-from tests.unit.test_worker import GOLDEN, HELLO, Client
+from tests.tiny import HELLO, SHIP
+from tests.unit.debugging import plant
+from tests.unit.worker_client import Client
 
 
 def asked(*requests: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -62,15 +63,15 @@ def test_every_layer_is_seen_and_the_likeliest_tokens_are_those_of_an_answer() -
 
 
 def test_a_prompt_of_ids_gives_what_the_oracle_says() -> None:
-    (inspected,) = asked(("inspect", {"prompt": GOLDEN["prompt_ids"], "top": 1}))
-    assert [token["id"] for token in inspected["value"]["top"]] == GOLDEN["ids"][:1]
+    (inspected,) = asked(("inspect", {"prompt": SHIP["prompt_ids"], "top": 1}))
+    assert [token["id"] for token in inspected["value"]["top"]] == SHIP["ids"][:1]
 
 
 def test_it_leaves_the_answers_after_it_as_they_are() -> None:
-    ids = {"prompt": GOLDEN["prompt_ids"], "max_tokens": 20}
-    look = ("inspect", {"prompt": GOLDEN["prompt_ids"]})
+    ids = {"prompt": SHIP["prompt_ids"], "max_tokens": 20}
+    look = ("inspect", {"prompt": SHIP["prompt_ids"]})
     *_, answer = asked(look, look, ("generate", ids))
-    assert answer["value"]["ids"] == GOLDEN["ids"][:20]
+    assert answer["value"]["ids"] == SHIP["ids"][:20]
 
 
 def test_one_token_is_enough() -> None:
@@ -83,10 +84,10 @@ def test_answers_at_the_same_time_are_not_disturbed() -> None:
     async def both() -> None:
         client = Client()
         await client.ask("load")
-        ids = GOLDEN["prompt_ids"]
+        ids = SHIP["prompt_ids"]
         answer = client.send("generate", prompt=ids, max_tokens=40)
         looks = [client.send("inspect", prompt=ids[:n], top=1) for n in (3, 17, len(ids))]
-        assert (await client.ended(answer))["value"]["ids"] == GOLDEN["ids"][:40]
+        assert (await client.ended(answer))["value"]["ids"] == SHIP["ids"][:40]
         alone = [await client.ask("inspect", prompt=ids[:n], top=1) for n in (3, 17, len(ids))]
         for look, other in zip(looks, alone, strict=True):
             one, two = (await client.ended(look))["value"]["top"][0], other["value"]["top"][0]

@@ -15,7 +15,7 @@ from engine.errors import OctavoError
 from engine.plan import Traits
 from tests.conftest import ROOT
 from tests.native import NativeHost
-from tests.unit.test_sliding import PROMPT, accounted, complete, loaded
+from tests.unit.sliding import PROMPT, accounted, complete, loaded
 
 GOLDEN = ROOT / "tests/golden"
 GPU = Traits("webgpu", "a GPU", software=True)

@@ -15,7 +15,7 @@ from engine.ops.kv_values import (
     write_tokens,
 )
 from tests.kernels.cases import numbers
-from tests.kernels.test_attention import rope
+from tests.kernels.kv_cases import rope
 
 PRECISIONS: tuple[Precision, ...] = ("f16", "q8")
 

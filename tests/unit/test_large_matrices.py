@@ -24,12 +24,11 @@ from engine.plan import Plan, PlanBuilder, Traits, Weight
 from engine.weights.gguf import read_header
 from engine.weights.loading import shard_jobs
 from engine.weights.quants import QUANTS, make_weight, split
-from tests.conftest import ROOT
 from tests.kernels.cases import numbers, state, weight
 from tests.kernels.harness import file_of, oracle, quantize
 from tests.native import NativeHost, unchecked
+from tests.tiny import TINY
 
-TINY = ROOT / "tests/golden/tiny.gguf"
 LIMIT = 4000  # bytes; the tiny models have matrices of ten times as many
 SMALL = {
     "gpu": Traits("webgpu", subgroup=32, max_binding_bytes=LIMIT),

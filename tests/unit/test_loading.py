@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from engine.models import open_model
 from engine.models.plans import PREFILL
 from engine.plan import Tensor, Traits
 from engine.resident import describe
+from engine.tokenizer import Encoder
 from engine.weights.dequantize import dequantize
 from engine.weights.gguf import read_header
 from engine.weights.loading import CARRY, shard_jobs
@@ -34,8 +36,7 @@ from tests.conftest import ROOT
 from tests.kernels.cases import HALVES, random_blocks
 from tests.kernels.harness import file_of, oracle, quantize
 from tests.native import NativeHost, unchecked
-
-TINY = ROOT / "tests/golden/tiny.gguf"
+from tests.tiny import TINY
 
 
 @pytest.mark.parametrize("name", QUANTS)
@@ -299,6 +300,36 @@ def test_shards_of_odd_sizes_are_refused() -> None:
             await engine.load(LoadConfig(), lambda *_: None)
         assert caught.value.code == "manifest.invalid"
 
+    asyncio.run(run())
+
+
+def test_what_is_open_when_weights_fail_to_come_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Failing(CpuDevice):
+        async def upload(self, shard: Any, jobs: Any) -> None:
+            await tokenizer_is_open.wait()
+            raise OctavoError("shard.network", "It did not come.")
+
+        def close(self) -> None:
+            closed.append("device")
+            super().close()
+
+    class Host(NativeHost):
+        async def open_tokenizer(self, json_text: str) -> Encoder:
+            encoder = await super().open_tokenizer(json_text)
+            monkeypatch.setattr(encoder, "close", lambda: closed.append("tokenizer"))
+            tokenizer_is_open.set()
+            return encoder
+
+    async def run() -> None:
+        with pytest.raises(OctavoError) as caught:
+            host = Host(TINY, device=Failing())
+            await loader.load(host, LoadConfig(context=64), lambda *_: None)
+        assert caught.value.code == "shard.network"
+        assert host.cancelled and closed == ["device", "tokenizer"]
+
+    tokenizer_is_open = asyncio.Event()
     asyncio.run(run())
 
 

@@ -52,12 +52,14 @@ def converted(path: Path, out: Path, quant: str | None = None) -> Path:
     return write_model(model, path, out, quant).gguf
 
 
-def ran(path: Path, prompt: list[int], count: int) -> tuple[np.ndarray, list[int]]:
+def ran(
+    path: Path, prompt: list[int], count: int, context: int = 64
+) -> tuple[np.ndarray, list[int]]:
     """The logits after a prompt, and the most likely next tokens, as a session has them."""
 
     async def run() -> tuple[np.ndarray, list[int]]:
         engine = Engine(NativeHost(path))
-        await engine.load(LoadConfig(context=64, activations="f32"), lambda *_: None)
+        await engine.load(LoadConfig(context=context, activations="f32"), lambda *_: None)
         found: list[Any] = []
         for steps in (1, count):
             async for event in engine.complete(prompt, GenerateConfig(max_tokens=steps)):
@@ -70,8 +72,10 @@ def ran(path: Path, prompt: list[int], count: int) -> tuple[np.ndarray, list[int
     return asyncio.run(run())
 
 
-def check(file: Path, oracle: Oracle, prompt: list[int], tolerance: float = 1e-3) -> None:
-    logits, ids = ran(file, prompt, STEPS)
+def check(
+    file: Path, oracle: Oracle, prompt: list[int], tolerance: float = 1e-3, context: int = 64
+) -> None:
+    logits, ids = ran(file, prompt, STEPS, context)
     want = oracle.logits(prompt)
     assert np.abs(logits - want).max() < tolerance * np.abs(want).max()
     assert ids == oracle.greedy(prompt, STEPS)[: len(ids)] and len(ids) > 1
@@ -119,10 +123,19 @@ def dequantized(matrix: np.ndarray, layout: Layout) -> np.ndarray:
     return values.reshape(matrix.shape)
 
 
+CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+}
+
+
 def write_export(folder: Path, name: str, **fields: Any) -> Path:
-    """One of the exports of torch, which have 40 tokens, with files beside it."""
+    """One of the golden exports, which have 40 tokens, with files beside it."""
     folder.mkdir(parents=True)
-    family = "Qwen2ForCausalLM" if "qwen2" in name else "LlamaForCausalLM"
+    (family,) = (found for part, found in CLASSES.items() if part in name)
     config = {
         "architectures": [family],
         "hidden_size": 32,

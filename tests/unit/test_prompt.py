@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -18,9 +17,9 @@ from engine.tokenizer.decoder import StreamDecoder, token_bytes
 from engine.tokenizer.native import open_native
 from engine.tokenizer.spec import control_texts, markup_texts, special_ids, tokenizer_json
 from engine.weights.gguf import read_header
-from tests.conftest import ROOT
+from tests.tiny import CHATS, TINY
 
-DATA = (ROOT / "tests/golden/tiny.gguf").read_bytes()
+DATA = TINY.read_bytes()
 METADATA = read_header(DATA, len(DATA)).metadata
 CONTROLS = control_texts(METADATA)
 ENCODER = open_native(tokenizer_json(METADATA))
@@ -74,11 +73,8 @@ def test_any_mixture_stays_text(parts: list[str]) -> None:
 
 
 def test_ordinary_text_is_encoded_as_a_whole() -> None:
-    document: dict[str, Any] = json.loads((ROOT / "tests/golden/tiny.json").read_text("utf-8"))
     template = METADATA["tokenizer.chat_template"]
-    chats = [prompt for prompt in document["prompts"] if "messages" in prompt]
-    assert chats
-    for chat in chats:
+    for chat in CHATS:
         assert asyncio.run(prompts(template).encode(chat["messages"])).ids == chat["prompt_ids"]
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from engine.errors import CODES
 from engine.worker import NO_ID
-from tests.unit.test_worker import GOLDEN, HELLO, Client
+from tests.tiny import HELLO, SHIP
+from tests.unit.worker_client import Client
 
 HUGE = 10**400  # more than a double holds
 NUMBERS = (
@@ -278,7 +279,7 @@ def test_each_bad_message_gets_one_error_and_good_ones_their_answers(
         assert (await client.ask("status"))["value"]["state"] in ("ready", "generating")
         good.append(client.send("generate", messages=HELLO, max_tokens=9))
         for id in good:
-            assert (await client.ended(id))["value"]["ids"] == GOLDEN["ids"][:9]
+            assert (await client.ended(id))["value"]["ids"] == SHIP["ids"][:9]
         while client.worker._tasks:
             await asyncio.sleep(0)
         assert client.errors() == client.due
@@ -301,7 +302,7 @@ def test_an_id_that_is_under_way_is_refused_and_what_has_it_goes_on(kind: str) -
             await asyncio.sleep(0)
         assert (await client.ask("status"))["value"]["state"] == "ready"
         result = next(m for m in client.messages if m["id"] == id and m["kind"] == "result")
-        assert result["value"]["ids"] == GOLDEN["ids"][:60]
+        assert result["value"]["ids"] == SHIP["ids"][:60]
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
@@ -314,13 +315,13 @@ def test_an_id_that_has_ended_can_be_used_again() -> None:
             client.messages.clear()
             client._id = 100
             answer = await client.ask("generate", messages=HELLO, max_tokens=count)
-            assert answer["value"]["ids"] == GOLDEN["ids"][:count]
+            assert answer["value"]["ids"] == SHIP["ids"][:count]
         rest = await client.ask("generate", continues=101, max_tokens=9)
-        assert rest["value"]["ids"] == GOLDEN["ids"][9:18], "the later answer goes on"
+        assert rest["value"]["ids"] == SHIP["ids"][9:18], "the later answer goes on"
 
         client.messages.clear()
         client._id = 100
-        stop = GOLDEN["text"][0]
+        stop = SHIP["text"][0]
         answer = await client.ask("generate", messages=HELLO, stop=stop)
         assert answer["value"]["finish_reason"] == "stop"
         rest = await client.ask("generate", continues=101)
@@ -347,6 +348,6 @@ def test_other_fields_of_a_conversation_are_passed_over() -> None:
         await client.ask("load")
         messages = [{**HELLO[0], "extra": 7, "refusal": None, "": [HUGE], "\ud800": {}}]
         answer = await client.ask("generate", messages=messages, max_tokens=9)
-        assert answer["value"]["ids"] == GOLDEN["ids"][:9]
+        assert answer["value"]["ids"] == SHIP["ids"][:9]
 
     asyncio.run(asyncio.wait_for(run(), 30))

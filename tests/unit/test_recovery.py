@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,12 +21,10 @@ from engine.recovery import NOT_GIVEN, TOO_OFTEN, WRONG, News
 from engine.resident import Ready
 from tests.conftest import ROOT
 from tests.native import NativeHost
-from tests.unit.test_worker import Client
+from tests.tiny import LONG_PROMPT
+from tests.unit.worker_client import Client
 
 GOLDEN = ROOT / "tests/golden"
-PROMPT: dict[str, Any] = json.loads((GOLDEN / "tiny.json").read_text(encoding="utf-8"))["prompts"][
-    3
-]
 NEVER = 1 << 30
 
 
@@ -97,7 +94,7 @@ def with_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[FlakyHost], FlakyHo
 
 async def answered(engine: Engine, count: int = 40, key: int | None = None) -> Answer:
     config = GenerateConfig(max_tokens=count)
-    async for event in engine.complete(PROMPT["prompt_ids"], config, key):
+    async for event in engine.complete(LONG_PROMPT["prompt_ids"], config, key):
         last = event
     assert isinstance(last, Answer)
     return last
@@ -111,7 +108,7 @@ def test_losses_in_a_row_have_growing_pauses(at: int, with_clock: Any) -> None:
         host = with_clock(FlakyHost(3, at, at, at))
         engine = Engine(host)
         await engine.load(LoadConfig(context=512), lambda *_: None)
-        assert (await answered(engine)).ids == PROMPT["ids"][:40]
+        assert (await answered(engine)).ids == LONG_PROMPT["ids"][:40]
         assert host.pauses == [1, 2, 4]
         assert host.asked == ["auto", "gpu", "gpu", "gpu", "gpu"]
         assert host.open == 1
@@ -127,7 +124,7 @@ def test_a_token_begins_the_count_anew(with_clock: Any, monkeypatch: pytest.Monk
         host.run_seconds = 0.05
         engine = Engine(host)
         await engine.load(LoadConfig(context=512, device="gpu"), lambda *_: None)
-        assert (await answered(engine, 45)).ids == PROMPT["ids"][:45]
+        assert (await answered(engine, 45)).ids == LONG_PROMPT["ids"][:45]
         assert len(host.asked) > 3
         assert host.pauses == []
 
@@ -140,7 +137,7 @@ def test_one_loss_too_many_leaves_it_to_the_cpu(with_clock: Any) -> None:
         host = with_clock(FlakyHost(*[3] * 5))
         engine = Engine(host, lambda key, told: news.append((key, told)))
         await engine.load(LoadConfig(context=512), lambda *_: None)
-        assert (await answered(engine, key=7)).ids == PROMPT["ids"][:40]
+        assert (await answered(engine, key=7)).ids == LONG_PROMPT["ids"][:40]
         assert host.asked[-1] == "cpu"
         assert engine.status()["device"]["reason"] == TOO_OFTEN
         assert {key for key, _ in news} == {7}
@@ -152,7 +149,7 @@ def test_one_loss_too_many_leaves_it_to_the_cpu(with_clock: Any) -> None:
         assert "device" in news[-1][1].to_wire() and "device" not in news[0][1].to_wire()
         # It stays so, also after the model was away.
         engine.memory.swap_out(next(iter(engine._models)))
-        assert (await answered(engine, 9)).ids == PROMPT["ids"][:9]
+        assert (await answered(engine, 9)).ids == LONG_PROMPT["ids"][:9]
         assert host.asked[-2:] == ["cpu", "cpu"]
         assert host.open == 1
 
@@ -169,7 +166,7 @@ def test_where_only_a_gpu_will_do_it_is_an_error(with_clock: Any) -> None:
         assert caught.value.code == "gpu.lost"
         assert host.open == 0
         # Whoever asks next begins anew.
-        assert (await answered(engine)).ids == PROMPT["ids"][:40]
+        assert (await answered(engine)).ids == LONG_PROMPT["ids"][:40]
         assert set(host.asked) <= {"gpu"}
 
     asyncio.run(run())
@@ -184,7 +181,7 @@ def test_losses_in_a_load(device: Any, with_clock: Any) -> None:
         await engine.load(LoadConfig(context=512, device=device), lambda *_: None, key=3)
         assert [key for key, _ in news] == [3] * len(news) != []
         assert host.pauses == [1, 2]
-        assert (await answered(engine)).ids == PROMPT["ids"][:40]
+        assert (await answered(engine)).ids == LONG_PROMPT["ids"][:40]
         host.script = [1] * 9
         if device == "auto":
             model = await engine.load(LoadConfig(context=512), lambda *_: None)
@@ -216,7 +213,7 @@ def test_a_gpu_that_is_not_given_is_waited_for(
                 await answered(engine)
             assert caught.value.code == "gpu.lost"
         else:
-            assert (await answered(engine)).ids == PROMPT["ids"][:40]
+            assert (await answered(engine)).ids == LONG_PROMPT["ids"][:40]
         if (device, way) == ("gpu", "software"):
             assert host.pauses == []  # it was asked for
         else:
@@ -237,7 +234,7 @@ def test_a_gpu_that_is_wrong_after_a_loss(with_clock: Any) -> None:
         host = with_clock(FlakyHost(6, "wrong"))
         engine = Engine(host)
         await engine.load(LoadConfig(context=512), lambda *_: None)
-        assert (await answered(engine)).ids == PROMPT["ids"][:40]
+        assert (await answered(engine)).ids == LONG_PROMPT["ids"][:40]
         assert engine.status()["device"]["reason"] == WRONG
 
     asyncio.run(run())
@@ -261,7 +258,7 @@ def test_stop_ends_the_wait_at_once(script: list[Any]) -> None:
         assert answer.finish_reason == "cancelled"
         assert host.open == 0
         host.script = []
-        assert (await answered(engine)).ids == PROMPT["ids"][:40]
+        assert (await answered(engine)).ids == LONG_PROMPT["ids"][:40]
         # The same in a load.
         host.script = script[1:2] * 3 if script[1] == 1 else [1, *script[1:]]
         loading = asyncio.ensure_future(engine.load(LoadConfig(context=512), lambda *_: None))
@@ -282,7 +279,7 @@ def test_several_answers_and_losses(with_clock: Any) -> None:
         engine = Engine(host)
         await engine.load(LoadConfig(context=512, kv_tokens=2048), lambda *_: None)
         answers = await asyncio.gather(*(answered(engine, 60) for _ in range(3)))
-        assert [answer.ids for answer in answers] == [PROMPT["ids"][:60]] * 3
+        assert [answer.ids for answer in answers] == [LONG_PROMPT["ids"][:60]] * 3
         assert len(host.asked) > 2
         assert host.open == 1
 
@@ -297,7 +294,7 @@ def test_a_loss_in_a_measurement(with_clock: Any) -> None:
         speed = await engine.measure(MeasureConfig(40, 100, 5))
         assert speed["burst"]
         assert len(host.asked) == 3
-        assert (await answered(engine)).ids == PROMPT["ids"][:40]
+        assert (await answered(engine)).ids == LONG_PROMPT["ids"][:40]
 
     asyncio.run(run())
 
@@ -364,7 +361,7 @@ def test_a_loss_in_the_rehearsal_of_a_load(
         await engine.load(LoadConfig(context=512), lambda *_: None)
         assert host.pauses == [1]
         assert host.open == 1
-        assert (await answered(engine)).ids == PROMPT["ids"][:40]
+        assert (await answered(engine)).ids == LONG_PROMPT["ids"][:40]
 
     asyncio.run(run())
 
@@ -390,7 +387,7 @@ def test_a_loss_while_another_answer_is_tokenized() -> None:
         messages = [{"role": "user", "content": "Hello"}]
         late = client.send("generate", messages=messages, max_tokens=9)
         await reached.wait()
-        assert (await answered(client.worker._engine)).ids == PROMPT["ids"][:40]
+        assert (await answered(client.worker._engine)).ids == LONG_PROMPT["ids"][:40]
         first = await client.ended(late)
         again = await client.ask("generate", messages=messages, max_tokens=9)
         assert first["kind"] == "result", first

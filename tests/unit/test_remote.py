@@ -24,8 +24,8 @@ from engine.host.client import Client
 from engine.remote import Patience, Remote, RemoteAnswer, request_body
 from tests.native import NativeHost
 from tests.scripted import CHUNK, END, ScriptedServer, lines
-from tests.serving import TINY, ApiServer
-from tests.unit.test_api import ENDLESS, SHIP, until_idle
+from tests.serving import ENDLESS, ApiServer, until_idle
+from tests.tiny import SHIP, TINY
 
 Start = Callable[..., ScriptedServer]
 KEY = "sk-a-secret-of-the-tests"

@@ -32,7 +32,7 @@ from tests.conftest import ROOT
 from tests.native import NativeHost
 from tests.unit.test_embedding import expected
 from tests.unit.test_encoder import BERT, made_in, tokenizer
-from tests.unit.test_worker import Client
+from tests.unit.worker_client import Client
 
 GOLDEN = ROOT / "tests/golden"
 NAMES = ["tiny", "tiny_qwen2", "tiny_qwen3"]

@@ -13,7 +13,7 @@ from engine.answer import Answer
 from engine.config import GenerateConfig, recommended
 from engine.engine import Engine
 from engine.errors import OctavoError
-from tests.unit.test_engine import CHAT, chat, complete, loaded
+from tests.unit.engines import CHAT, chat, complete, loaded
 
 PROMPT = list(range(20, 60))
 ASKED: dict[str, Any] = {

@@ -8,23 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.answer import Answer
 from engine.backends.base import Buffer
 from engine.backends.cpu import CpuDevice
-from engine.config import GenerateConfig, LoadConfig
-from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.kv import BlockPool, budget
 from engine.ops.attention import KV_BLOCK
 from engine.ops.state import SEED, STEP
 from engine.plan import Tensor
 from engine.session import NoRoomError, Session
-from tests.native import NativeHost, ready_of
-from tests.unit.test_engine import GOLDEN
+from tests.native import ready_of
+from tests.unit.sliding import CONTEXT, PROMPT, accounted, complete, loaded
 
-CONTEXT = 128
 KEEP, DROP = 2, 1  # blocks, of the eight that a context of 128 has
-PROMPT = [3 + 7 * i % 400 for i in range(90)]
 
 
 class Recorder(CpuDevice):
@@ -45,25 +40,6 @@ class Recorder(CpuDevice):
         if list(plans) == ["shift"]:
             self.slides.append(self._arrays["k.0"].copy())
         return ids
-
-
-async def loaded(device: CpuDevice | None = None, name: str = "tiny", **config: Any) -> Engine:
-    engine = Engine(NativeHost(GOLDEN / f"{name}.gguf", device=device))
-    await engine.load(LoadConfig(**{"context": CONTEXT, **config}), lambda *_: None)
-    return engine
-
-
-async def complete(engine: Engine, ids: list[int], key: int = 0, **config: Any) -> Answer:
-    async for event in engine.complete(ids, GenerateConfig(**config), key):
-        if isinstance(event, Answer):
-            return event
-    raise AssertionError("no answer")
-
-
-def accounted(engine: Engine) -> None:
-    kv = engine.status()["kv"]
-    assert kv["used_blocks"] == 0
-    assert kv["free_blocks"] + kv["cached_blocks"] == kv["num_blocks"]
 
 
 def test_a_full_context_ends_the_answer_and_says_so() -> None:

@@ -15,12 +15,10 @@ from engine.errors import OctavoError
 from engine.header import read_manifest
 from engine.weights.gguf import GGUF, read_header
 from engine.weights.split import join
-from tests.conftest import ROOT
 from tests.native import NativeHost
 from tests.splitting import split
-from tests.unit.test_engine import complete, golden
-
-TINY = ROOT / "tests/golden/tiny.gguf"
+from tests.tiny import TINY
+from tests.unit.engines import complete, golden
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 import unicodedata
@@ -24,15 +23,10 @@ from engine.tokenizer.native import open_native
 from engine.tokenizer.pieces import CONTINUES
 from engine.tokenizer.spec import control_texts, special_ids, tokenizer_json
 from engine.weights.gguf import read_header
+from tests.tokens import RECORDED, Metadata, Rows, golden, kind_metadata, kind_rows, piece_metadata
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden"
-Metadata = dict[str, Any]
-Rows = list[tuple[str, list[int]]]
-
-
-def golden(name: str) -> Any:
-    return json.loads((GOLDEN / name).read_text(encoding="utf-8"))
 
 
 def tiny() -> Metadata:
@@ -52,17 +46,6 @@ def smollm2() -> Metadata:
     return read_header(head, 1 << 40).metadata
 
 
-def kind_metadata(kind: str) -> Metadata:
-    document = golden("tokens_kinds.json")
-    return {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": kind,
-        "tokenizer.ggml.tokens": document["tokens"],
-        "tokenizer.ggml.merges": document["merges"],
-        "tokenizer.ggml.token_type": [3] * 3 + [1] * (len(document["tokens"]) - 3),
-    }
-
-
 def mistakes(metadata: Metadata, rows: Rows) -> list[str]:
     encoder = open_native(tokenizer_json(metadata))
     return [text for text, ids in rows if encoder.ids(text) != ids]
@@ -72,16 +55,6 @@ def mistakes(metadata: Metadata, rows: Rows) -> list[str]:
 def test_smollm2_ids_equal_llama_cpp(smollm2: Metadata) -> None:
     rows = golden("tokens_smollm2.json")
     assert len(rows) > 30 and mistakes(smollm2, rows) == []
-
-
-def kind_rows(kind: str) -> Rows:
-    """Texts with the ids in which the implementations that know the kind agree."""
-    document = golden("tokens_kinds.json")
-    rows = zip(document["texts"], document["kinds"][kind], strict=True)
-    return [(text, ids) for text, ids in rows if ids is not None]
-
-
-RECORDED = list(golden("tokens_kinds.json")["kinds"])
 
 
 @pytest.mark.golden
@@ -125,19 +98,6 @@ def test_a_first_token_by_default_as_llama_cpp_has_it(name: str) -> None:
     # Its model's own settings say so, llama.cpp leaves it to the file.
     expected = name in golden("tokens_kinds.json")["add_bos"] or name == "deepseek-r1-qwen"
     assert special_ids(metadata).add_bos is expected
-
-
-def piece_metadata(prefix: bool = True) -> Metadata:
-    document = golden("tokens_pieces.json")
-    return {
-        "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": document["tokens"],
-        "tokenizer.ggml.scores": document["scores"],
-        "tokenizer.ggml.token_type": document["types"],
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.add_space_prefix": prefix,
-    }
 
 
 @pytest.mark.golden

@@ -18,10 +18,9 @@ from engine.models.plans import build_plans
 from engine.plan import Plan, Tensor, Traits
 from engine.tuning import KEY_SECONDS, Timing, choose, measure, tune
 from engine.weights.gguf import read_header
-from tests.conftest import ROOT
 from tests.native import NativeHost, unchecked
+from tests.tiny import TINY
 
-TINY = ROOT / "tests/golden/tiny.gguf"
 TRAITS = Traits("webgpu", "fake", subgroup=32, activations="q16", chunk=64)
 
 

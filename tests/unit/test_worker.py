@@ -18,43 +18,14 @@ from engine.prompt import Prompts
 from engine.tokenizer.decoder import StreamDecoder, token_bytes
 from engine.tokenizer.spec import SpecialTokens
 from engine.weights.gguf import read_header
-from engine.worker import NO_ID, Worker
+from engine.worker import NO_ID
 from tests.conftest import ROOT
 from tests.golden import make_tiny
-from tests.native import NativeHost, ready_of
+from tests.native import ready_of
+from tests.tiny import HELLO, SHIP
+from tests.unit.worker_client import Client
 
-HELLO = [{"role": "user", "content": "How do you find the ship on the shore?"}]
 TOOLS = [{"type": "function", "function": {"name": "weather"}}]
-GOLDEN = json.loads((ROOT / "tests/golden/tiny.json").read_text(encoding="utf-8"))["prompts"][0]
-
-
-class Client:
-    """Sends requests to a Worker and collects its messages."""
-
-    def __init__(self, host: NativeHost | Path = ROOT / "tests/golden/tiny.gguf") -> None:
-        self.messages: list[dict[str, Any]] = []
-        host = NativeHost(host) if isinstance(host, Path) else host
-        self.worker = Worker(host, lambda text: self.messages.append(json.loads(text)))
-        self._id = 0
-
-    def send(self, kind: Any, **content: Any) -> int:
-        self._id += 1
-        self.worker.handle(json.dumps({"id": self._id, "kind": kind, **content}))
-        return self._id
-
-    async def ended(self, id: Any) -> dict[str, Any]:
-        """The result or error of a request."""
-        while True:
-            for message in self.messages:
-                if message["id"] == id and message["kind"] in ("result", "error"):
-                    return message
-            await asyncio.sleep(0)
-
-    async def ask(self, kind: Any, **content: Any) -> dict[str, Any]:
-        return await self.ended(self.send(kind, **content))
-
-    def texts(self, id: int, kind: str = "delta") -> str:
-        return "".join(m["text"] for m in self.messages if m["id"] == id and m["kind"] == kind)
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +61,10 @@ def test_a_file_recommends_how_to_sample(recommending: Path) -> None:
             return value
 
         neutral = {"temperature": 0, "top_k": 0, "top_p": 1}
-        assert await ids(**neutral) == GOLDEN["ids"][:30], "what a request says counts"
-        assert await ids(temperature=0) == GOLDEN["ids"][:30]
+        assert await ids(**neutral) == SHIP["ids"][:30], "what a request says counts"
+        assert await ids(temperature=0) == SHIP["ids"][:30]
         assert await ids() == await ids(**found) == await ids(**dict.fromkeys(found))
-        assert await ids() != GOLDEN["ids"][:30]
+        assert await ids() != SHIP["ids"][:30]
         assert await ids() != await ids(**{**found, "top_k": 1})
         await client.ask("unload")
         assert (await client.ask("generate", messages=HELLO))["error"][
@@ -124,8 +95,8 @@ def test_a_file_without_a_chat_template(recommending: Path) -> None:
         client = Client(recommending)
         await client.ask("load")
         answer = await client.ask("generate", messages=HELLO, max_tokens=4, temperature=0)
-        assert answer["value"]["usage"]["prompt_tokens"] == len(GOLDEN["prompt_ids"])
-        assert answer["value"]["ids"] == GOLDEN["ids"][:4]
+        assert answer["value"]["usage"]["prompt_tokens"] == len(SHIP["prompt_ids"])
+        assert answer["value"]["ids"] == SHIP["ids"][:4]
 
     asyncio.run(run())
 
@@ -147,7 +118,7 @@ def test_load_generate_status_unload() -> None:
         ]
         id = client.send("generate", messages=HELLO, max_tokens=30)
         value = (await client.ended(id))["value"]
-        assert value["ids"] == GOLDEN["ids"][:30]
+        assert value["ids"] == SHIP["ids"][:30]
         assert value["text"] == client.texts(id)
         assert value["usage"] == {
             "prompt_tokens": 24,
@@ -205,7 +176,7 @@ def test_bad_requests(kind: Any, content: dict[str, Any], code: str) -> None:
         assert error["code"] == code
         assert error["message"]
         good = await client.ask("generate", messages=HELLO, max_tokens=8)
-        assert good["value"]["ids"] == GOLDEN["ids"][:8]
+        assert good["value"]["ids"] == SHIP["ids"][:8]
 
     asyncio.run(run())
 
@@ -251,8 +222,8 @@ def test_generate_before_load_and_while_generating() -> None:
         await client.ask("load")
         first = client.send("generate", messages=HELLO, max_tokens=100)
         second = await client.ask("generate", messages=HELLO, max_tokens=20)
-        assert second["value"]["ids"] == GOLDEN["ids"][:20]
-        assert (await client.ended(first))["value"]["ids"] == GOLDEN["ids"][:100]
+        assert second["value"]["ids"] == SHIP["ids"][:20]
+        assert (await client.ended(first))["value"]["ids"] == SHIP["ids"][:100]
 
     asyncio.run(run())
 
@@ -275,7 +246,7 @@ def test_stop_generate_and_stop_load() -> None:
         value = (await client.ended(id))["value"]
         assert value["finish_reason"] == "cancelled"
         assert value["text"] == client.texts(id)
-        assert value["ids"] == GOLDEN["ids"][: len(value["ids"])]
+        assert value["ids"] == SHIP["ids"][: len(value["ids"])]
 
     asyncio.run(run())
 
@@ -286,7 +257,7 @@ def test_stop_with_a_target_stops_only_that() -> None:
         await client.ask("load")
         id = client.send("generate", messages=HELLO, max_tokens=60)
         assert (await client.ask("stop", target=id + 100))["value"] == {"stopped": False}
-        assert (await client.ended(id))["value"]["ids"] == GOLDEN["ids"][:60]
+        assert (await client.ended(id))["value"]["ids"] == SHIP["ids"][:60]
         id = client.send("generate", messages=HELLO, max_tokens=400)
         await asyncio.sleep(0)
         assert (await client.ask("stop", target=id))["value"] == {"stopped": True}
@@ -360,7 +331,7 @@ def test_a_cut_within_a_character_shows_nothing_of_it(stop: str | None) -> None:
     async def run() -> None:
         client = Client()
         await client.ask("load")
-        options = {"messages": GOLDEN["messages"], "stop": stop}
+        options = {"messages": SHIP["messages"], "stop": stop}
         whole = (await client.ask("generate", max_tokens=40, **options))["value"]
         begins, within = [], 0
         for count in range(1, 40):
@@ -382,8 +353,8 @@ def test_a_continuation_that_is_cut_at_once_loses_nothing() -> None:
     async def run() -> None:
         client = Client()
         await client.ask("load")
-        whole = (await client.ask("generate", messages=GOLDEN["messages"], max_tokens=40))["value"]
-        part = (await client.ask("generate", messages=GOLDEN["messages"], max_tokens=1))["value"]
+        whole = (await client.ask("generate", messages=SHIP["messages"], max_tokens=40))["value"]
+        part = (await client.ask("generate", messages=SHIP["messages"], max_tokens=1))["value"]
         text = part["text"]
         while len(text) < len(whole["text"]):
             id = client.send("generate", continues=part["handle"], max_tokens=1)
@@ -397,7 +368,7 @@ def test_a_continuation_that_is_cut_at_once_loses_nothing() -> None:
 
 
 def test_an_answer_that_ended_for_good_shows_what_is_broken(monkeypatch: Any) -> None:
-    ids = GOLDEN["ids"]
+    ids = SHIP["ids"]
     model = read_header((ROOT / "tests/golden/tiny.gguf").read_bytes(), 1 << 20).metadata
     table = token_bytes(model)
 
@@ -414,7 +385,7 @@ def test_an_answer_that_ended_for_good_shows_what_is_broken(monkeypatch: Any) ->
         client = Client()
         await client.ask("load")
         for stop in (None, "\U0010ffff"):
-            id = client.send("generate", messages=GOLDEN["messages"], stop=stop)
+            id = client.send("generate", messages=SHIP["messages"], stop=stop)
             value = (await client.ended(id))["value"]
             assert value["finish_reason"] == "stop" and value["ids"] == ids[:count]
             assert value["text"] == client.texts(id)
@@ -446,15 +417,15 @@ def test_a_raw_text_is_completed_without_a_template() -> None:
     async def run() -> None:
         client = Client()
         await client.ask("load")
-        for prompt in (GOLDEN["prompt"], GOLDEN["prompt_ids"]):
+        for prompt in (SHIP["prompt"], SHIP["prompt_ids"]):
             id = client.send("generate", prompt=prompt, max_tokens=30)
             value = (await client.ended(id))["value"]
-            assert value["ids"] == GOLDEN["ids"][:30]
+            assert value["ids"] == SHIP["ids"][:30]
             assert value["text"] == client.texts(id) != ""
-            assert value["usage"]["prompt_tokens"] == len(GOLDEN["prompt_ids"])
-        part = (await client.ask("generate", prompt=GOLDEN["prompt"], max_tokens=12))["value"]
+            assert value["usage"]["prompt_tokens"] == len(SHIP["prompt_ids"])
+        part = (await client.ask("generate", prompt=SHIP["prompt"], max_tokens=12))["value"]
         rest = (await client.ask("generate", continues=part["handle"], max_tokens=18))["value"]
-        assert part["ids"] + rest["ids"] == GOLDEN["ids"][:30]
+        assert part["ids"] + rest["ids"] == SHIP["ids"][:30]
 
     asyncio.run(run())
 
@@ -496,10 +467,10 @@ def test_ids_of_control_tokens_and_broken_characters() -> None:
     async def run() -> None:
         client = Client()
         await client.ask("load")
-        ids = (await client.ask("tokenize", text=GOLDEN["prompt"]))["value"]["ids"]
-        assert ids == GOLDEN["prompt_ids"]
+        ids = (await client.ask("tokenize", text=SHIP["prompt"]))["value"]["ids"]
+        assert ids == SHIP["prompt_ids"]
         text = (await client.ask("detokenize", ids=ids))["value"]["text"]
-        assert text == re.sub(r"<\|im_\w+\|>", "", GOLDEN["prompt"])
+        assert text == re.sub(r"<\|im_\w+\|>", "", SHIP["prompt"])
         euro = (await client.ask("tokenize", text="€"))["value"]["ids"]
         assert len(euro) > 1, "its bytes are tokens"
         assert (await client.ask("detokenize", ids=euro[:1]))["value"]["text"] == "\ufffd"
@@ -539,7 +510,7 @@ def test_bad_texts_and_ids(kind: str, content: dict[str, Any], code: str) -> Non
         await client.ask("load")
         error = (await client.ask(kind, **content))["error"]
         assert (error["code"], bool(error["message"])) == (code, True)
-        good = await client.ask("generate", prompt=GOLDEN["prompt"], max_tokens=8)
-        assert good["value"]["ids"] == GOLDEN["ids"][:8]
+        good = await client.ask("generate", prompt=SHIP["prompt"], max_tokens=8)
+        assert good["value"]["ids"] == SHIP["ids"][:8]
 
     asyncio.run(run())

@@ -11,6 +11,7 @@ from engine.graph.operator import Fact, Operator, Use
 from engine.ops.attend import attend
 from engine.ops.elementwise import apply, contiguous, elementwise, reshaped
 from engine.ops.gather import gather
+from engine.ops.rows import normalization
 from engine.ops.view import View, new_view
 
 if TYPE_CHECKING:
@@ -141,8 +142,7 @@ def _lower_heads(
 ) -> list[View]:
     """Inputs: q, k, v, bias of all three, key padding (not supported), bias of the scores."""
     b, heads = lowering.b, use.attribute("num_heads", 0)
-    left = iter(inputs)
-    q, k, v, bias, _, mask = [next(left) if use.has(i) else None for i in range(6)]
+    q, k, v, bias, _, mask = use.by_place(inputs, 6)
     assert q and k and v
     parts, at = [], 0
     for view in (q, k, v):
@@ -183,6 +183,11 @@ def _infer_groups(use: Use) -> list[Fact]:
             raise use.unsupported(f"{name} is not supported.")
     if use.attribute("softcap", 0.0) or use.has(10) or use.has(11):
         raise use.unsupported("soft caps, biases of the scores and sinks are not supported.")
+    if use.has(12) or use.has(13) or use.has(14) != use.has(15):
+        raise use.unsupported("quantized caches, and norms of Q or K alone, are not supported.")
+    for i in (14, 15):
+        if use.has(i):
+            use.check_same(use.fact(i).elements, width, "the sizes of a gain and of a head")
     _check_turning(use, width)
     past: Any = use.fact(3).shape[2] if use.has(3) else 0
     present = Fact(q.dtype, (q.shape[0], kv_heads, past + q.shape[1], width))
@@ -210,11 +215,12 @@ def _lower_groups(
     lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
 ) -> list[View]:
     """Inputs: q (or q, k and v beside each other), k, v, cached keys and values, lengths (all
-    sequences are taken to be whole), tables of cosines and sines, positions."""
+    sequences are taken to be whole), tables of cosines and sines, positions; last, the gains of the
+    heads of Q and of K."""
     b, (heads, kv_heads, width) = lowering.b, _group_sizes(use)
     left = iter(inputs)
     given = [next(left) if use.has(i) else None for i in range(len(use.facts))]
-    given += [None] * (10 - len(given))
+    given += [None] * (16 - len(given))
     q, k, v, past_k, past_v = given[:5]
     assert q
     if k is None or v is None:
@@ -226,6 +232,10 @@ def _lower_groups(
         reshaped(b, x, (*x.shape[:2], n, width))
         for x, n in ((q, heads), (k, kv_heads), (v, kv_heads))
     ]
+    for i, gain in enumerate(given[14:]):
+        if gain:
+            eps = use.attribute("qk_norm_epsilon", 1e-6)
+            split[i] = normalization(b, split[i], width, gain, None, eps, centred=False)
     if use.attribute("do_rotary", 0):
         cos, sin = given[7:9]
         if not cos or not sin:
@@ -336,10 +346,17 @@ OPERATORS = (
                 "local_window_size",
                 "softcap",
                 "smooth_softmax",
+                "qk_norm_epsilon",
             }
         ),
-        range(7, 13),
+        range(7, 17),
         _ONE,
-        {"qk_output": 0, "k_quant_type": "NONE", "v_quant_type": "NONE"},
+        {
+            "causal": 1,
+            "qk_output": 0,
+            "sliding_window_cache": 0,
+            "k_quant_type": "NONE",
+            "v_quant_type": "NONE",
+        },
     ),
 )

@@ -63,11 +63,20 @@ def _lower_gather(
     return [gather(lowering.b, x, inputs[1], axis)]
 
 
+def _depth(use: Use, batch: int = 0) -> int:
+    """How many axes of the first input, behind ``batch`` ones, its indices name: those lie in
+    their last axis."""
+    x, indices = use.fact(0), use.fact(1)
+    depth = indices.shape[-1] if indices.rank else 0
+    fits = not indices.is_float and 0 <= batch < min(x.rank, indices.rank)
+    if fits and isinstance(depth, int) and 1 <= depth <= x.rank - batch:
+        return depth
+    raise use.failure("its indices do not fit.")
+
+
 def _infer_scatter(use: Use) -> list[Fact]:
     x, indices, updates = use.fact(0), use.fact(1), use.fact(2)
-    depth = indices.shape[-1] if indices.rank else 0
-    if indices.is_float or not isinstance(depth, int) or not 1 <= depth <= x.rank:
-        raise use.failure("its indices do not fit.")
+    depth = _depth(use)
     wanted = (*indices.shape[:-1], *x.shape[depth:])
     if len(wanted) != updates.rank:
         raise use.failure("its updates have not the shape that its indices ask for.")
@@ -113,10 +122,7 @@ def _counted(lowering: Lowering, places: View, axis: int, step: int) -> View:
 
 def _infer_gather_nd(use: Use) -> list[Fact]:
     x, indices, batch = use.fact(0), use.fact(1), use.attribute("batch_dims", 0)
-    depth = indices.shape[-1] if indices.rank else 0
-    fits = isinstance(depth, int) and 0 <= batch < min(x.rank, indices.rank)
-    if indices.is_float or not fits or not 1 <= depth <= x.rank - batch:
-        raise use.failure("its indices do not fit.")
+    depth = _depth(use, batch)
     for a, b in zip(x.shape[:batch], indices.shape[:batch], strict=True):
         use.check_same(a, b, "the sizes of batches")
     return [Fact(x.dtype, (*indices.shape[:-1], *x.shape[batch + depth :]))]

@@ -104,22 +104,23 @@ def _softmax(op: str, log: bool) -> Operator:
     return Operator(op, _infer_softmax, lower, frozenset({"axis"}))
 
 
-def _normal_width(use: Use) -> tuple[int, Any]:
+def _normalized_sizes(use: Use) -> Any:
+    """Of the axes that are normalized together; scale and bias have to have the same."""
     x = use.fact(0)
-    axis = use.axis(-1, x.rank)
+    sizes = x.shape[use.axis(-1, x.rank) :]
     for i in (1, 2):
         if use.has(i):
-            shape, wanted = use.fact(i).shape, x.shape[axis:]
-            if len(shape) != len(wanted):
+            shape = use.fact(i).shape
+            if len(shape) != len(sizes):
                 raise use.unsupported("scale and bias have to have the normalized axes.")
-            for a, b in zip(shape, wanted, strict=True):
+            for a, b in zip(shape, sizes, strict=True):
                 use.check_same(a, b, "the sizes of scale or bias and of the normalized axes")
-    return axis, x.shape[axis:]
+    return sizes
 
 
 def _infer_norm(use: Use) -> list[Fact]:
     x = use.fact(0)
-    _normal_width(use)
+    _normalized_sizes(use)  # which are checked
     return [Fact(x.dtype, x.shape)]
 
 
@@ -128,7 +129,7 @@ def _normalization(op: str, centred: bool, inputs: range, opsets: range) -> Oper
         lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
     ) -> list[View]:
         x, gain, *bias = inputs
-        width = prod(_normal_width(use)[1])
+        width = prod(_normalized_sizes(use))
         eps = use.attribute("epsilon", 1e-5)
         return [normalization(lowering.b, x, width, gain, bias[0] if bias else None, eps, centred)]
 
@@ -156,11 +157,8 @@ def _skip_normalization(op: str, centred: bool) -> Operator:
     def lower(
         lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
     ) -> list[View]:
-        views = iter(inputs)
-        given = [next(views) if fact else None for fact in use.facts]
-        given += [None] * (5 - len(given))
-        x, skip, gain = given[:3]
-        beta, bias = given[3:5] if centred else (None, given[3])
+        x, skip, gain, third, fourth = use.by_place(inputs, 5)
+        beta, bias = (third, fourth) if centred else (None, third)
         assert x and skip and gain
         b = lowering.b
         total = elementwise(b, "add", [x, skip], x.shape)

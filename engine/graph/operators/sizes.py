@@ -14,6 +14,7 @@ from engine.graph.operator import Fact, Operator, Use, fact_of
 from engine.ops.view import View
 
 SIZES = f"{OWN}.Sizes"
+CHOICE = f"{OWN}.Choice"
 LONGEST_RANGE = 1 << 16
 if TYPE_CHECKING:
     from engine.graph.lowering import Lowering
@@ -91,6 +92,23 @@ def _infer_range(use: Use) -> list[Fact]:
     return [fact_of(vector([start + i * delta for i in range(count)], dtype))]
 
 
+def _infer_choice(use: Use) -> list[Fact]:
+    """Inputs: a condition, and two values of one shape: that which it chooses, and the other."""
+    one, other = use.fact(1), use.fact(2)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        raise use.failure("its two values are not alike.")
+    condition = use.fact(0).value
+    if condition is None:
+        return [Fact(one.dtype, one.shape)]
+    return [one if condition.data[0] else other]
+
+
+def _lower_choice(
+    lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
+) -> list[View]:
+    return [inputs[1 if use.known(0).data[0] else 2]]
+
+
 def _on_the_cpu(
     lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
 ) -> Any:
@@ -115,5 +133,6 @@ OPERATORS = (
     Operator(
         SIZES, _infer_sizes, _on_the_cpu, frozenset({"sizes", "shape"}), range(1), range(1, 2)
     ),
+    Operator(CHOICE, _infer_choice, _lower_choice, inputs=range(3, 4), opsets=range(1, 2)),
     Operator("Range", _infer_range, _on_the_cpu, inputs=range(3, 4)),
 )

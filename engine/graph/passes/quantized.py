@@ -5,7 +5,8 @@ blocks of GGUF: the kernels and the loader know those.
     8 bits   a number a byte
 
 A number q is ``(q - zero) * scale``; without a zero point it is half the range. Scales, and zeros
-times scales, are rounded to halves, as GGUF has them.
+times scales, are rounded to halves, as GGUF has them. It has no blocks of 8 bits with zero points:
+such a matrix becomes halves.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from engine.graph.model import CONTRIB, OWN, Constant, Graph, Node
 from engine.graph.passes.rewriting import Change, Finder, rewritten
 
 BLOCK = 32  # elements of the blocks of Q4_0, Q4_1 and Q8_0
+ROWS = 4096  # that are made into halves at a time
 MATMUL, GATHER = f"{CONTRIB}.MatMulNBits", f"{CONTRIB}.GatherBlockQuantized"
 
 
@@ -61,13 +63,21 @@ def _gather(finder: Finder, node: Node) -> Change | None:
     axes = (node.attributes.get("gather_axis", 0), node.attributes.get("quantize_axis", 1))
     if rows is None or rows.ndim != 2 or axes not in ((0, 1), (0, -1)) or bits not in (4, 8):
         return None
-    packed = 2 if bits == 4 and rows.dtype.itemsize == 1 and rows.dtype.kind == "u" else 1
-    shape = (rows.shape[0], rows.shape[1] * packed)
-    arrays = [rows, _array(finder, inputs[2]), _array(finder, inputs[3])]
-    matrix = _blocks(f"{node.name}.matrix", arrays, shape, bits, size)
+    scales, zeros = _array(finder, inputs[2]), _array(finder, inputs[3])
+    if scales is None or scales.ndim != 2 or not isinstance(size, int):
+        return None
+    shape = (rows.shape[0], scales.shape[1] * size)
+    if bits == 4 and rows.shape == shape:
+        # Tensors of numbers of 4 bits, signed or not, whose zero point is 0 if none is given.
+        zeros = scales * 0 if zeros is None else zeros
+        rows, zeros = (
+            _paired(x.astype("i1") + 8 * (rows.dtype.kind == "i")) for x in (rows, zeros)
+        )
+    matrix = _blocks(f"{node.name}.matrix", [rows, scales, zeros], shape, bits, size)
     if matrix is None:
         return None
-    embed = Node(node.name, f"{OWN}.Embed", (matrix.name, inputs[1]), node.outputs)
+    op = "Gather" if matrix.quant == "F32" else f"{OWN}.Embed"
+    embed = Node(node.name, op, (matrix.name, inputs[1]), node.outputs)
     return Change(embed, constants=[matrix])
 
 
@@ -103,9 +113,17 @@ def _blocks(
     blocks = numbers.reshape(n, k // BLOCK, BLOCK)
     plain = bool((zero == 1 << (bits - 1)).all())
     if bits == 8 and not plain:
-        return None
+        return Constant(name, "f32", shape, array=_halves(blocks, scale, zero).reshape(shape))
     quant, data = _packed(blocks, scale, zero, bits, plain)
     return Constant(name, "f32", shape, quant=quant, array=data)
+
+
+def _paired(rows: Any) -> Any:
+    """Numbers of 4 bits, two in a byte; of an odd one out, the other is 0."""
+    import numpy as np
+
+    padded = np.pad(rows.astype(np.uint8), ((0, 0), (0, rows.shape[1] % 2)))
+    return padded[:, 0::2] | padded[:, 1::2] << 4
 
 
 def _unpacked(rows: Any, bits: int) -> Any:
@@ -115,6 +133,18 @@ def _unpacked(rows: Any, bits: int) -> Any:
     if bits == 8:
         return rows
     return np.stack([rows & 15, rows >> 4], axis=-1).reshape(len(rows), -1)
+
+
+def _halves(blocks: Any, scale: Any, zero: Any) -> Any:
+    """The elements themselves, some rows at a time."""
+    import numpy as np
+
+    made = np.empty(blocks.shape, np.float16)
+    for first in range(0, len(blocks), ROWS):
+        own = slice(first, first + ROWS)
+        numbers = blocks[own].astype(np.float32) - zero[own, :, None]
+        made[own] = numbers * scale[own, :, None]
+    return made
 
 
 def _packed(blocks: Any, scale: Any, zero: Any, bits: int, plain: bool) -> tuple[str, Any]:

@@ -52,13 +52,13 @@ def _reordered(tensor: Tensor, order: npt.NDArray[Any]) -> Tensor:
     return replace(tensor, read=of(tensor.read), copy=copy)
 
 
-def _gain_from_one(kind: MODEL_TENSOR, tensor: Tensor, config: Config) -> Tensor:
-    """Norms whose weights say how far their gain is from 1."""
-    if not tensor.name.endswith("norm.weight"):
+def _with_gain(tensor: Tensor, added: float) -> Tensor:
+    """Norms with their gains as weights."""
+    if not added or not tensor.name.endswith("norm.weight"):
         return tensor
 
     def read(first: int, last: int) -> Floats:
-        gain: Floats = tensor.read(first, last) + np.float32(1)
+        gain: Floats = tensor.read(first, last) + np.float32(added)
         return gain
 
     return replace(tensor, read=read)
@@ -68,11 +68,22 @@ def _describe_nothing(writer: Any, config: Config) -> None:
     pass
 
 
+def _period(config: Config) -> int:
+    """Of so many layers, the last attends to everything; newer files say it of each."""
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, list):
+        return config.count("sliding_window_pattern", config.get("_sliding_window_pattern", 6))
+    wide = [i for i, kind in enumerate(kinds, 1) if kind == "full_attention"]
+    period = wide[0] if wide else len(kinds) + 1
+    if wide != list(range(period, len(kinds) + 1, period)):
+        raise HostError(f"{config.path}: layer_types should be full_attention every n layers.")
+    return period
+
+
 def _describe_gemma3(writer: Any, config: Config) -> None:
     """Every n-th layer attends to everything; scores may be scaled by another width than a
     head's."""
-    period = config.count("sliding_window_pattern", config.get("_sliding_window_pattern", 6))
-    writer.add_sliding_window_pattern(period)
+    writer.add_sliding_window_pattern(_period(config))
     scalar = config.number("query_pre_attn_scalar", config.head_dim)
     if scalar != config.head_dim:
         writer.add_attention_scale(scalar**-0.5)
@@ -80,11 +91,13 @@ def _describe_gemma3(writer: Any, config: Config) -> None:
 
 @dataclass(frozen=True)
 class Family:
-    """A GGUF architecture, what becomes of its tensors, what it adds to the metadata."""
+    """A GGUF architecture, what becomes of its tensors, what it adds to the metadata; the gains of
+    its norms are their weights and ``gain``."""
 
     arch: MODEL_ARCH
     change: Callable[[MODEL_TENSOR, Tensor, Config], Tensor] = _same
     describe: Callable[[Any, Config], None] = _describe_nothing
+    gain: float = 0.0
 
     @property
     def architecture(self) -> str:
@@ -99,7 +112,7 @@ FAMILIES = {
     "MistralForCausalLM": _LLAMA,
     "Qwen2ForCausalLM": Family(MODEL_ARCH.QWEN2),
     "Qwen3ForCausalLM": Family(MODEL_ARCH.QWEN3),
-    "Gemma3ForCausalLM": Family(MODEL_ARCH.GEMMA3, _gain_from_one, _describe_gemma3),
+    "Gemma3ForCausalLM": Family(MODEL_ARCH.GEMMA3, describe=_describe_gemma3, gain=1.0),
     "Phi3ForCausalLM": Family(MODEL_ARCH.PHI3),
 }
 
@@ -131,7 +144,8 @@ def renamed(family: Family, config: Config, found: dict[str, Tensor]) -> list[Te
         if entry is None:
             raise HostError(f"{family.architecture} has no use for the tensor {source}.")
         kind, name = entry
-        tensors[name] = family.change(kind, replace(tensor, name=name), config)
+        changed = family.change(kind, replace(tensor, name=name), config)
+        tensors[name] = _with_gain(changed, family.gain)
     if config.get("tie_word_embeddings"):
         tensors.pop(OUTPUT, None)
     wanted = [EMBEDDING] + [OUTPUT] * (config.get("tie_word_embeddings") is False)

@@ -12,7 +12,7 @@ import { SyntaxKind } from "typescript/unstable/ast";
 import { API } from "typescript/unstable/sync";
 
 const MANY = 6; // fields that a type has as another one has: they are named, not told again
-const CLASSES = ["Octavo", "Conversation", "OctavoError"];
+const CLASSES = ["Octavo", "Conversation", "Stream", "OctavoError"];
 const folder = resolve(process.argv[2]);
 
 const api = new API({ cwd: folder });
@@ -60,7 +60,8 @@ function classLines(name) {
   const isConstructor = (member) => member.name === "__constructor";
   const isHidden = symbol.getJsDocTags(checker).some((tag) => tag.name === "hideconstructor");
   const found = [...symbol.getMembers().values()].filter((member) =>
-    !member.name.includes("#") && !(isHidden && isConstructor(member)));
+    !/#|@/.test(member.name) && // private, or named by a symbol
+    nodeOf(member).kind !== SyntaxKind.TypeParameter && !(isHidden && isConstructor(member)));
   for (const member of [...found.filter(isConstructor), ...found.filter((m) => !isConstructor(m))]) {
     const node = nodeOf(member);
     const title = isConstructor(member) ? `new ${name}` : member.name;

@@ -17,7 +17,7 @@ PAGE = ROOT / "web" / "API.md"
 SCRIPT = Path(__file__).with_suffix(".mjs")
 HEAD = """# The JavaScript API
 
-(Made by `python3 -m engine.host.package.api_page` out of the types in `client.mjs`.)
+(Made by `python3 -m engine.host.package.api_page` out of `client.mjs` and its types.)
 """
 ERRORS = """## Error codes
 

@@ -9,7 +9,7 @@ from onnx import helper
 from onnx.defs import onnx_opset_version
 from onnx.reference import ReferenceEvaluator
 
-from engine.graph.model import CONTRIB
+from engine.graph.model import CONTRIB, OWN
 
 LARGEST = 1 << 16  # elements that folding may add: an expanded zero stays as it is
 CHANCE = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial")
@@ -26,7 +26,7 @@ class Folder:
     def fold(self, node: Any) -> bool:
         """Whether the node has been computed, and is needed no more."""
         names = [name for name in node.input if name]
-        if node.domain == CONTRIB or node.op_type in CHANCE or not self._known(names):
+        if node.domain in (CONTRIB, OWN) or node.op_type in CHANCE or not self._known(names):
             return False
         given = {name: self._arrays[name] for name in names}
         graph = helper.make_graph(

@@ -15,20 +15,16 @@ def rms_norm(x: Floats, gain: Floats, eps: float) -> Floats:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * gain
 
 
-def gated(gate: Floats, up: Floats) -> Floats:
-    """SiLU(gate) * up (Shazeer, 2020)."""
-    with np.errstate(over="ignore"):
-        return gate / (1 + np.exp(-gate)) * up
-
-
 @dataclass(frozen=True)
 class Heads:
-    """``queries`` heads of Q for ``keys`` of K and V; a token sees ``window`` of the last, all with
-    0. ``gains`` of Q and K, and ``eps``, are those of heads that are normalized."""
+    """``queries`` heads of Q for ``keys`` of K and V; products of them are multiplied by ``scale``,
+    and a token sees ``window`` of the last, all with 0. ``gains`` of Q and K, and ``eps``, are of
+    heads that are normalized."""
 
     queries: int
     keys: int
     width: int
+    scale: float
     window: int
     eps: float
     gains: tuple[Floats, Floats] | None = None
@@ -37,8 +33,8 @@ class Heads:
         self, q: Floats, k: Floats, v: Floats, past: tuple[Floats, Floats], rope: Floats
     ) -> Floats:
         """Causal attention (Vaswani et al., 2017) with rotary embedding (Su et al., 2021), pairs
-        half a head apart: the last tokens of those in ``rope``, (all tokens, width / 2, 2), behind
-        ``past`` keys and values, (heads, tokens, width)."""
+        half of what is rotated apart: the last tokens of those in ``rope``, (all tokens, rotated /
+        2, 2), behind ``past`` keys and values, (heads, tokens, width)."""
         count = len(q)
         q, k, v = (
             x.reshape(count, -1, self.width).swapaxes(0, 1) for x in (q, k, v)
@@ -51,7 +47,7 @@ class Heads:
         scores = q.reshape(self.keys, group, count, -1) @ k[:, None].swapaxes(-1, -2)
         own, other = np.arange(total - count, total)[:, None], np.arange(total)
         hidden = (other > own) | (other <= own - (self.window or total))
-        scores = np.where(hidden, -np.inf, scores * np.float32(self.width**-0.5))
+        scores = np.where(hidden, -np.inf, scores * np.float32(self.scale))
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         y = (weights @ v[:, None]).reshape(self.queries, count, -1)
@@ -59,7 +55,9 @@ class Heads:
 
 
 def _rotated(x: Floats, rope: Floats) -> Floats:
-    """Heads (heads, tokens, width) turned by (tokens, width / 2, 2): cosines and sines."""
-    first, second = np.split(x, 2, -1)
+    """The first elements of heads (heads, tokens, width) turned by cosines and sines (tokens,
+    rotated / 2, 2)."""
+    half = rope.shape[1]
+    first, second, rest = np.split(x, [half, 2 * half], -1)
     cos, sin = rope[..., 0], rope[..., 1]
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], -1)

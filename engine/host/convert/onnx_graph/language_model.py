@@ -6,7 +6,7 @@ What is recognized runs as the GGUF file of the same model does; everything else
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,12 @@ from engine.graph.passes import PASSES
 from engine.graph.passes.rewriting import constant_from
 from engine.host.convert.families import FAMILIES, family_of
 from engine.host.convert.folder import CONFIG, model_of, read_config
-from engine.host.convert.hyperparameters import Config, llama3_factors, read_rope, read_window
+from engine.host.convert.hyperparameters import Config
 from engine.host.convert.model import Bytes, Floats, Model, Tensor
-from engine.host.convert.onnx_graph.glue import Heads
-from engine.host.convert.onnx_graph.matching import FAR, Matched, Matcher, array_of, longest_table
-from engine.host.convert.onnx_graph.skeleton import Skeleton, UnlikeError, skeleton_of
+from engine.host.convert.onnx_graph.expected import Expected, expected_of
+from engine.host.convert.onnx_graph.matching import Matched, Matcher, array_of
+from engine.host.convert.onnx_graph.skeleton import Layer, Skeleton, UnlikeError, skeleton_of
 from engine.host.errors import HostError
-from engine.models import ARCHITECTURES
-from engine.models.llama import Llama
-from engine.models.rope import Rope
 
 # What makes the products; passes that join them would hide which is which.
 READING = (
@@ -90,48 +87,28 @@ def _prepared(graph: Graph) -> Graph:
 def _tensors(graph: Graph, config: Config) -> tuple[dict[str, Tensor], bool]:
     """The tensors of a graph, by the names of Hugging Face, and whether the head has the
     embedding's matrix."""
-    kind = ARCHITECTURES.get(family_of(config).architecture)
-    if not (isinstance(kind, type) and issubclass(kind, Llama)):
-        raise UnlikeError(f"{config.path}: only families like Llama are supported")
-    if kind.post_norms or kind.fused or kind.act != "silu":
-        raise UnlikeError(f"{config.path}: {kind.__name__} is not supported as an ONNX file")
     skeleton = skeleton_of(graph)
     _check_sizes(graph, skeleton, config)
     context = config.count("max_position_embeddings")
     if context < SHORTEST:
         raise UnlikeError(f"{config.path}: a context of {context} tokens is too short")
-    eps, window = config.number("rms_norm_eps", 1e-6), read_window(config)
-    heads = Heads(config.heads, config.kv_heads, config.head_dim, window, eps)
-    rope = _rope_table(config, min(context, max(FAR, longest_table(graph))))
-    matcher = Matcher(graph, skeleton, heads, rope, context, kind.head_norm)
-    logits = LOGITS if LOGITS in graph.outputs else graph.outputs[0]
-    matcher.end(skeleton.head, logits)
     embedding = graph.constants[skeleton.embedding.inputs[0]]
     head = graph.constants[skeleton.head.inputs[1]]
+    expected = expected_of(config, embedding.shape[0])
+    matcher = Matcher(graph, skeleton, expected)
+    logits = LOGITS if LOGITS in graph.outputs else graph.outputs[0]
+    matcher.end(skeleton.head, logits)
     _no_bias(graph, skeleton.head)
-    count = len(skeleton.layers)
-    final = matcher.norm(skeleton.stream(count), skeleton.head.inputs[0])
-    tied = _equal(embedding, head)
-    found = [_matrix("model.embed_tokens.weight", embedding), _vector("model.norm.weight", final)]
-    found += [] if tied else [_matrix("lm_head.weight", head)]
+    added = family_of(config).gain
+    found = [_matrix("model.embed_tokens.weight", embedding)]
     for i, layer in enumerate(skeleton.layers):
         _no_bias(graph, layer.out, *layer.units, layer.down)
-        found += _layer(graph, skeleton, i, matcher.layer(i), heads, kind.qkv_bias)
+        found += _norms(i, matched := matcher.layer(i), added)
+        found += _matrices(graph, layer, i, matched, expected)
+    found.append(_vector("model.norm.weight", matcher.norm(skeleton.head.inputs[0]) - added))
+    tied = _equal(embedding, head)
+    found += [] if tied else [_matrix("lm_head.weight", head)]
     return {tensor.name: tensor for tensor in found}, tied
-
-
-def _rope_table(config: Config, count: int) -> Any:
-    """(count, width / 2, 2), for so many positions: what the engine makes of config.json."""
-    try:
-        rope = read_rope(config)
-    except HostError as error:
-        raise UnlikeError(str(error)) from None
-    if rope.dim != config.head_dim or rope.kind not in ("default", "linear", "llama3"):
-        raise UnlikeError(f"{config.path}: this rotary embedding ({rope.kind}) is not supported")
-    scale = rope.scaling.number("factor") if rope.kind == "linear" else 1.0
-    factors = llama3_factors(rope) if rope.kind == "llama3" else []
-    table = Rope(config.head_dim, rope.dim, rope.base, scale=scale).table(count, factors)
-    return np.frombuffer(table, np.float32).reshape(count, -1, 2)
 
 
 def _check_sizes(graph: Graph, skeleton: Skeleton, config: Config) -> None:
@@ -172,28 +149,44 @@ def _check_sizes(graph: Graph, skeleton: Skeleton, config: Config) -> None:
         check(layer.down, (hidden, ffn))
 
 
-def _layer(
-    graph: Graph, skeleton: Skeleton, index: int, found: Matched, heads: Heads, biased: bool
+def _norms(index: int, found: Matched, added: float) -> Iterator[Tensor]:
+    """The weights of the norms of a layer, which are ``added`` less than the gains."""
+    gains = {
+        "input_layernorm": found.attention_norm,
+        "post_attention_layernorm": found.attended_norm,
+        "pre_feedforward_layernorm": found.unit_norm,
+        "post_feedforward_layernorm": found.down_norm,
+    }
+    if found.attended_norm is None:
+        gains["post_attention_layernorm"] = gains.pop("pre_feedforward_layernorm")
+    parts = zip("qk", found.gains or (), strict=False)
+    gains |= {f"self_attn.{part}_norm": gain for part, gain in parts}
+    for name, gain in gains.items():
+        if gain is not None:
+            yield _vector(f"model.layers.{index}.{name}.weight", gain - np.float32(added))
+
+
+def _matrices(
+    graph: Graph, layer: Layer, index: int, found: Matched, expected: Expected
 ) -> Iterator[Tensor]:
-    """The tensors of a layer."""
-    at, layer = f"model.layers.{index}", skeleton.layers[index]
+    """The matrices of a layer, and biases."""
+    at, model = f"model.layers.{index}", expected.model
     products = {node.outputs[0]: node for node in (*layer.qkv, *layer.units)}
-    ffn = graph.constants[layer.down.inputs[1]].shape[1]
-    sizes = [n * heads.width for n in (heads.queries, heads.keys, heads.keys)]
-    yield _vector(f"{at}.input_layernorm.weight", found.attention_norm)
-    yield _vector(f"{at}.post_attention_layernorm.weight", found.unit_norm)
-    for (made, first), part, size in zip(found.qkv, "qkv", sizes, strict=True):
-        node, name = products[made], f"{at}.self_attn.{part}_proj"
-        yield _matrix(f"{name}.weight", graph.constants[node.inputs[1]], first, size)
-        if biased:
-            yield _vector(f"{name}.bias", _bias(graph, node)[first : first + size])
-        else:
-            _no_bias(graph, node)
-    for gain, part in zip(found.gains or (), "qk", strict=False):
-        yield _vector(f"{at}.self_attn.{part}_norm.weight", gain)
-    for (made, first), part in zip(found.units, ("gate", "up"), strict=True):
-        matrix = graph.constants[products[made].inputs[1]]
-        yield _matrix(f"{at}.mlp.{part}_proj.weight", matrix, first, ffn)
+    q, kv = model.q_heads * model.head_dim, model.kv_heads * model.head_dim
+    for name, places, parts in (
+        ("self_attn.qkv_proj", found.qkv, {"q": q, "k": kv, "v": kv}),
+        ("mlp.gate_up_proj", found.units, {"gate": model.ffn, "up": model.ffn}),
+    ):
+        own = []
+        for (made, first), (part, size) in zip(places, parts.items(), strict=True):
+            node, single = products[made], f"{at}.{name.partition('.')[0]}.{part}_proj"
+            matrix = graph.constants[node.inputs[1]]
+            own.append(_matrix(f"{single}.weight", matrix, first, size))
+            if part in "qkv" and expected.kind.qkv_bias:
+                yield _vector(f"{single}.bias", _bias(graph, node)[first : first + size])
+            else:
+                _no_bias(graph, node)
+        yield from [_stacked(f"{at}.{name}.weight", own)] if expected.kind.fused else own
     yield _matrix(f"{at}.self_attn.o_proj.weight", graph.constants[layer.out.inputs[1]])
     yield _matrix(f"{at}.mlp.down_proj.weight", graph.constants[layer.down.inputs[1]])
 
@@ -249,3 +242,28 @@ def _matrix(name: str, constant: Constant, start: int = 0, count: int | None = N
         return values
 
     return Tensor(name, shape, kind, read, copy)
+
+
+def _stacked(name: str, parts: Sequence[Tensor]) -> Tensor:
+    """Matrices below each other. Raises UnlikeError if they are quantized differently."""
+    kinds = sorted({part.stored.name for part in parts})
+    if len(kinds) > 1:
+        raise UnlikeError(f"the parts of {name} are {' and '.join(kinds)}, which one cannot be")
+    firsts = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
+
+    def of(rows: Sequence[Callable[[int, int], Any]]) -> Callable[[int, int], Any]:
+        def read(first: int, last: int) -> Any:
+            return np.concatenate(
+                [
+                    own(max(first - start, 0), min(last, end) - start)
+                    for own, start, end in zip(rows, firsts, firsts[1:], strict=False)
+                    if first < end and start < last
+                ]
+            )
+
+        return read
+
+    copies = [part.copy for part in parts if part.copy]
+    copy = of(copies) if len(copies) == len(parts) else None
+    shape = (firsts[-1], *parts[0].shape[1:])
+    return Tensor(name, shape, parts[0].stored, of([part.read for part in parts]), copy)

@@ -15,7 +15,7 @@ from engine.backends.cpu import CpuDevice
 from engine.graph.axes import axes_of, value_of
 from engine.graph.facts import infer
 from engine.graph.lowering import record
-from engine.graph.model import Graph, Node, Value
+from engine.graph.model import Graph, Value
 from engine.graph.passes.linear import LINEAR
 from engine.graph.passes.rewriting import without_dead
 from engine.graph.running import compute, state_of, write_known
@@ -133,13 +133,3 @@ def caches(part: Part) -> list[str]:
     """The keys and values of earlier tokens that a part reads."""
     inputs = {value.name: value for value in part.graph.inputs}
     return [name for name in part.given if _is_cache(inputs[name])]
-
-
-def behind(part: Part, start: str) -> list[Node]:
-    """The nodes of a part that depend on a value."""
-    made, found = {start}, []
-    for node in part.graph.nodes:
-        if made.intersection(node.inputs):
-            made |= set(node.outputs)
-            found.append(node)
-    return found

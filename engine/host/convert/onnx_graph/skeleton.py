@@ -36,14 +36,6 @@ class Skeleton:
     layers: tuple[Layer, ...]
     head: Node
 
-    def stream(self, layer: int, units: bool = False) -> list[str]:
-        """The values whose sum a layer reads: in front of attention, or of the gated unit. The
-        head reads what a layer behind the last one would."""
-        found = [self.embedding.outputs[0]]
-        for one in self.layers[:layer]:
-            found += [one.out.outputs[0], one.down.outputs[0]]
-        return [*found, self.layers[layer].out.outputs[0]] if units else found
-
 
 def skeleton_of(graph: Graph) -> Skeleton:
     """The products of ``graph``, which has been through the passes that make them.

@@ -14,6 +14,7 @@ from engine.errors import OctavoError
 from engine.graph.axes import Shape, axis, parse_size
 from engine.graph.known import FLOATS
 from engine.graph.model import DTYPES, Attribute, Constant, Graph, Node, Value, ordered
+from engine.host.convert.onnx_graph.branches import without_branches
 from engine.host.convert.onnx_graph.folding import Folder
 from engine.host.convert.onnx_graph.tensors import constant_of, dtype_name, known_of, read_tensor
 from engine.host.errors import HostError
@@ -56,7 +57,9 @@ class _Reader:
         arrays = {tensor.name: read_tensor(tensor, folder) for tensor in proto.initializer}
         # Before IR version 4, initializers are inputs too.
         inputs = tuple(self._value(v) for v in proto.input if v.name not in arrays)
-        protos = _named(proto.node)
+        branchless, chosen = without_branches(_named(proto.node), lambda t: read_tensor(t, folder))
+        protos = _named(branchless)
+        arrays |= chosen
         nodes = tuple(self._node(node) for node in protos)
         given = {*arrays, *(value.name for value in inputs)}
         nodes = ordered(nodes, given)

@@ -15,6 +15,11 @@ from engine.host.errors import HostError
 
 INLINE_FLOATS = 64  # elements up to which a constant is in the manifest
 INLINE_INTEGERS = 4096  # shape arithmetic needs them
+# Two elements a byte, the first of them low; they are read as bytes.
+HALF_BYTES: dict[int, Any] = {
+    TensorProto.INT4: np.dtype(np.int8),
+    TensorProto.UINT4: np.dtype(np.uint8),
+}
 _NUMPY = {
     name: np.dtype(helper.tensor_dtype_to_np_dtype(number)) for number, name in DTYPES.items()
 }
@@ -25,13 +30,14 @@ def read_tensor(tensor: Any, folder: Path) -> Any:
 
     Raises HostError if they are missing, or lie outside of `folder`, the model's.
     """
-    if tensor.data_type not in DTYPES:
+    if tensor.data_type not in DTYPES and tensor.data_type not in HALF_BYTES:
         kind = TensorProto.DataType.Name(tensor.data_type)
         raise HostError(f"The tensor {tensor.name!r} is of type {kind}, which is not supported.")
     if tensor.data_location == TensorProto.EXTERNAL:
         return _external(tensor, folder)
     try:
-        return numpy_helper.to_array(tensor)
+        array = numpy_helper.to_array(tensor)
+        return array.astype(HALF_BYTES.get(tensor.data_type, array.dtype), copy=False)
     except (ValueError, TypeError) as error:
         raise HostError(f"The tensor {tensor.name!r} is damaged: {error}") from None
 
@@ -44,8 +50,9 @@ def _external(tensor: Any, folder: Path) -> Any:
         raise HostError(f"The tensor {tensor.name!r} lies outside of the model's folder: {name!r}.")
     if not path.is_file():
         raise HostError(f"The file {name!r} with the tensor {tensor.name!r} is missing.")
-    dtype, shape = _NUMPY[DTYPES[tensor.data_type]], tuple(tensor.dims)
-    needed = prod(shape) * dtype.itemsize
+    is_half, shape = tensor.data_type in HALF_BYTES, tuple(tensor.dims)
+    dtype = np.dtype(np.uint8) if is_half else _NUMPY[DTYPES[tensor.data_type]]
+    needed = -(-prod(shape) // 2) if is_half else prod(shape) * dtype.itemsize
     try:
         offset = int(where.get("offset", 0))
         length = int(where.get("length", needed))
@@ -55,7 +62,17 @@ def _external(tensor: Any, folder: Path) -> Any:
         raise HostError(f"{name!r} has not the bytes of the tensor {tensor.name!r}.")
     if not needed:
         return np.zeros(shape, dtype)
+    if is_half:
+        return _halves(np.fromfile(path, dtype, needed, offset=offset), tensor.data_type, shape)
     return np.memmap(path, dtype, "r", offset, shape)
+
+
+def _halves(data: Any, kind: Any, shape: tuple[int, ...]) -> Any:
+    """The elements of bytes that have two each."""
+    numbers = np.stack([data & 15, data >> 4], -1).ravel()[: prod(shape)].reshape(shape)
+    if kind == TensorProto.INT4:
+        numbers = np.where(numbers > 7, numbers - 16, numbers)  # bytes wrap around
+    return numbers.astype(HALF_BYTES[kind])
 
 
 def constant_of(name: str, array: Any) -> Constant:
