@@ -16,7 +16,9 @@ from onnx import helper, numpy_helper
 from engine.host.convert.onnx_graph.conversion import read_graph
 from engine.host.convert.onnx_graph.language_model import language_model
 from engine.host.errors import HostError
-from tests.onnx_models import Oracle
+from tests import hugging_face
+from tests.hugging_face import write_json
+from tests.onnx_models import Layout, Oracle, write_onnx
 from tests.unit.test_onnx_language_models import (
     Edit,
     attribute,
@@ -157,6 +159,23 @@ def test_what_only_looks_like_one_stays_a_graph(
     path = edited(lambda model: edit(model.graph), name, tmp_path)
     assert language_model(path, read_graph(path)) is None
     assert reason in capsys.readouterr().out
+
+
+def test_tables_that_take_the_whole_context_for_the_original_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So some builders read Llama 3's scaling: what the file computes is what counts."""
+    said = hugging_face.config("tiny_llama3")
+    scaling = said["rope_scaling"] | {"original_max_position_embeddings": 512}
+    path = write_onnx(tmp_path / "x", "tiny_llama3", Layout(8), rope_scaling=scaling)
+    write_json(tmp_path / "x/config.json", said)
+    check(converted(path, tmp_path / "out"), Oracle(path), SEVERAL)
+    assert "note: its rotary tables take the whole context" in capsys.readouterr().out
+    scaling["factor"] = 9.0
+    path = write_onnx(tmp_path / "y", "tiny_llama3", Layout(8), rope_scaling=scaling)
+    write_json(tmp_path / "y/config.json", said)
+    with pytest.raises(HostError, match="'cos_cache' has other numbers from position 1 on"):
+        language_model(path, read_graph(path))
 
 
 def norms_inside(graph: onnx.GraphProto) -> None:
