@@ -122,7 +122,8 @@ def _tensors(graph: Graph, config: Config) -> tuple[dict[str, Tensor], bool]:
     found = [_matrix("model.embed_tokens.weight", embedding)]
     for i, layer in enumerate(skeleton.layers):
         _no_bias(graph, layer.out, *layer.units, layer.down)
-        found += _norms(i, matched := matcher.layer(i), added)
+        matched = matcher.layer(i)
+        found += _norms(i, matched, added)
         found += _matrices(graph, layer, i, matched, expected)
     found.append(_vector("model.norm.weight", matcher.norm(skeleton.head.inputs[0]) - added))
     tied = _equal(embedding, head)
