@@ -13,11 +13,16 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from engine.host.convert.onnx_graph.conversion import read_graph
+from engine.host.convert.onnx_graph.conversion import read_graph, simplified
 from engine.host.convert.onnx_graph.language_model import language_model
+from engine.host.convert.onnx_graph.source import open_onnx
 from engine.host.errors import HostError
-from tests.onnx_models import Oracle
+from tests import hugging_face
+from tests.graphs import as_read, computed, wanted
+from tests.hugging_face import write_json
+from tests.onnx_models import Layout, Oracle, write_onnx
 from tests.unit.test_onnx_language_models import (
+    GOLDEN,
     Edit,
     attribute,
     check,
@@ -159,6 +164,23 @@ def test_what_only_looks_like_one_stays_a_graph(
     assert reason in capsys.readouterr().out
 
 
+def test_tables_that_take_the_whole_context_for_the_original_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So some builders read Llama 3's scaling: what the file computes is what counts."""
+    said = hugging_face.config("tiny_llama3")
+    scaling = said["rope_scaling"] | {"original_max_position_embeddings": 512}
+    path = write_onnx(tmp_path / "x", "tiny_llama3", Layout(8), rope_scaling=scaling)
+    write_json(tmp_path / "x/config.json", said)
+    check(converted(path, tmp_path / "out"), Oracle(path), SEVERAL)
+    assert "note: its rotary tables take the whole context" in capsys.readouterr().out
+    scaling["factor"] = 9.0
+    path = write_onnx(tmp_path / "y", "tiny_llama3", Layout(8), rope_scaling=scaling)
+    write_json(tmp_path / "y/config.json", said)
+    with pytest.raises(HostError, match="'cos_cache' has other numbers from position 1 on"):
+        language_model(path, read_graph(path))
+
+
 def norms_inside(graph: onnx.GraphProto) -> None:
     """Heads that attention normalizes by itself, as in models for WebGPU."""
     gone = ("Reshape_1", "SimplifiedLayerNormalization", "Reshape_2")
@@ -224,6 +246,70 @@ def test_tables_of_other_layers_or_lengths(name: str, tmp_path: Path) -> None:
         language_model(path, read_graph(path))
 
 
+@pytest.mark.parametrize("count", [5, 40])
+def test_a_graph_chooses_by_its_sizes(count: int, tmp_path: Path) -> None:
+    path = GOLDEN / "genai_phi3.onnx"
+    graph, data = as_read(simplified(open_onnx(path)), tmp_path)
+    past = np.zeros((1, 1, 0, 16), np.float32)
+    feeds = {value.name: past for value in graph.inputs}
+    feeds["input_ids"] = np.array([SEVERAL[:count]])
+    feeds["attention_mask"] = np.ones((1, count), np.int64)
+    logits, want = computed(graph, data, feeds)[0], wanted(path, feeds)[0]
+    assert np.abs(logits - want).max() < 1e-4 * np.abs(want).max()
+
+
+def joined_tables(graph: onnx.GraphProto) -> None:
+    """Tables for long contexts below those for short ones, as where there are no branches: whoever
+    reads them moves the positions."""
+    (chosen,) = (node for node in graph.node if node.op_type == "If")
+    (greater,) = (node for node in graph.node if chosen.input[0] in node.output)
+    branches = {a.name: a.g for a in chosen.attribute}
+    for i, name in enumerate(chosen.output):
+        long, short = (
+            {n.output[0]: numpy_helper.to_array(n.attribute[0].t) for n in branch.node}[
+                branch.output[i].name
+            ]
+            for branch in (branches["then_branch"], branches["else_branch"])
+        )
+        graph.initializer.append(numpy_helper.from_array(np.concatenate([short, long]), name))
+    numbers = {"zero": np.int64(0), "one": np.int64(1), "axis": np.array([0]), "moved": len(short)}
+    for name, value in numbers.items():
+        graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    total = greater.input[0]
+    made = [
+        helper.make_node("Shape", ["input_ids"], ["ids.shape"]),
+        helper.make_node("Gather", ["ids.shape", "one"], ["count"]),
+        helper.make_node("Sub", [total, "count"], ["first"]),
+        helper.make_node("Range", ["first", total, "one"], ["range"]),
+        helper.make_node("Where", [chosen.input[0], "moved", "zero"], ["offset"]),
+        helper.make_node("Add", ["range", "offset"], ["places"]),
+        helper.make_node("Unsqueeze", ["places", "axis"], ["positions"]),
+    ]
+    at = list(graph.node).index(chosen)
+    for node in reversed(made):
+        graph.node.insert(at, node)
+    graph.node.remove(chosen)
+    for node in graph.node:
+        if node.op_type == "GroupQueryAttention":
+            node.input[9] = "positions"
+
+
+def test_tables_of_two_lengths_below_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(lambda model: joined_tables(model.graph), "genai_phi3", tmp_path)
+    file = converted(path, tmp_path / "out")
+    check(file, Oracle(path), SEVERAL)
+    check(file, Oracle(path), SEVERAL[:8], context=32)
+    model = onnx.load(path)
+    for node in model.graph.node:
+        if node.op_type == "Where":
+            node.input[1] = "zero"
+    onnx.save(model, path)
+    assert language_model(path, read_graph(path)) is None
+    assert "differs in long texts" in capsys.readouterr().out
+
+
 def test_branches_that_are_no_constants_are_told(tmp_path: Path) -> None:
     def computed(model: onnx.ModelProto) -> None:
         (node,) = (node for node in model.graph.node if node.op_type == "If")
@@ -237,10 +323,12 @@ def test_branches_that_are_no_constants_are_told(tmp_path: Path) -> None:
         read_graph(path)
 
 
-def test_branches_of_two_shapes_that_are_no_tables(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["size", "cos_cache"])
+def test_branches_of_two_shapes_that_are_no_tables(name: str, tmp_path: Path) -> None:
     def shown(model: onnx.ModelProto) -> None:
-        model.graph.node.append(helper.make_node("Shape", ["cos_cache"], ["size"]))
-        model.graph.output.append(helper.make_empty_tensor_value_info("size"))
+        if name == "size":
+            model.graph.node.append(helper.make_node("Shape", ["cos_cache"], ["size"]))
+        model.graph.output.append(helper.make_empty_tensor_value_info(name))
 
     path = edited(shown, "genai_phi3", tmp_path)
     with pytest.raises(HostError, match=r"If .*branch of type GRAPH is not supported"):

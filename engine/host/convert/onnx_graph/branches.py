@@ -3,7 +3,7 @@ long ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ IF = "If"
 TABLES = {("RotaryEmbedding", CONTRIB): (2, 3), ("GroupQueryAttention", CONTRIB): (7, 8)}
 
 
-def without_branches(nodes: Iterable[Any], read: Any) -> tuple[list[Any], dict[str, Any]]:
+def without_branches(
+    nodes: Iterable[Any], outputs: Collection[str], read: Callable[[Any], Any]
+) -> tuple[list[Any], dict[str, Any]]:
     """The NodeProtos with choices in the place of those whose branches are constants, and the
-    constants by name; ``read`` makes an array of a TensorProto.
+    constants by name; ``outputs`` are the graph's, ``read`` makes an array of a TensorProto.
 
     A choice has values of one shape: a shorter table gets rows of zeros, if it is read by positions
     only.
@@ -30,7 +32,7 @@ def without_branches(nodes: Iterable[Any], read: Any) -> tuple[list[Any], dict[s
     for node in given:
         pairs = list(_pairs(node, read)) if node.op_type == IF else []
         alike = [
-            _alike(pair, _is_table(given, name))
+            _alike(pair, name not in outputs and _is_table(given, name))
             for pair, name in zip(pairs, node.output, strict=False)
         ]
         if not pairs or not all(alike):
@@ -39,13 +41,13 @@ def without_branches(nodes: Iterable[Any], read: Any) -> tuple[list[Any], dict[s
         for i, (pair, output) in enumerate(zip(alike, node.output, strict=True)):
             names = [f"{node.name}.{branch}.{i}" for branch in ("then", "else")]
             arrays |= dict(zip(names, pair, strict=True))
-            inputs, name = [node.input[0], *names], f"{node.name}.{i}"
+            inputs, name = [node.input[0], *names], f"{node.name}.choice.{i}"
             made.append(helper.make_node(CHOICE.removeprefix(f"{OWN}."), inputs, [output], name))
             made[-1].domain = OWN
     return made, arrays
 
 
-def _pairs(node: Any, read: Any) -> Iterator[tuple[Any, Any]]:
+def _pairs(node: Any, read: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
     """What the branches give for each output; nothing if not all are constants."""
     branches = {a.name: _constants(a.g, read) for a in node.attribute}
     ends = [branches.get(f"{name}_branch") for name in ("then", "else")]
@@ -53,7 +55,7 @@ def _pairs(node: Any, read: Any) -> Iterator[tuple[Any, Any]]:
         yield from zip(*ends, strict=True)
 
 
-def _constants(graph: Any, read: Any) -> list[Any] | None:
+def _constants(graph: Any, read: Callable[[Any], Any]) -> list[Any] | None:
     found = {tensor.name: read(tensor) for tensor in graph.initializer}
     for node in graph.node:
         values = [a.t for a in node.attribute if a.name == "value"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.errors import OctavoError
 from engine.host.convert.families import family_of
-from engine.host.convert.hyperparameters import Config, describe, rope_tensors
+from engine.host.convert.hyperparameters import Config, describe, read_rope, rope_tensors
 from engine.host.convert.onnx_graph.glue import Floats
 from engine.host.convert.onnx_graph.skeleton import UnlikeError
 from engine.host.errors import HostError
@@ -71,3 +71,14 @@ def expected_of(config: Config, rows: int) -> Expected:
     if model.ropes[0].rotary < model.head_dim and not model.rope_halves:
         raise UnlikeError(f"{config.path}: heads of this family are rotated as a whole")
     return Expected(kind, model, factors)
+
+
+def with_whole_context(config: Config) -> Config | None:
+    """A config.json with Llama 3's scaling as onnxruntime-genai's builder has read it up to 0.11:
+    the original context is the whole one. None for other scalings."""
+    if read_rope(config).kind != "llama3":
+        return None
+    key = "rope_parameters" if config.section("rope_parameters").fields else "rope_scaling"
+    scaling = config.section(key)
+    original = {"original_max_position_embeddings": config.count("max_position_embeddings")}
+    return Config(config.fields | {key: scaling.fields | original}, config.path)

@@ -7,6 +7,7 @@ What is recognized runs as the GGUF file of the same model does; everything else
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from engine.host.convert.families import FAMILIES, family_of
 from engine.host.convert.folder import CONFIG, model_of, read_config
 from engine.host.convert.hyperparameters import Config
 from engine.host.convert.model import Bytes, Floats, Model, Tensor
-from engine.host.convert.onnx_graph.expected import Expected, expected_of
-from engine.host.convert.onnx_graph.matching import Matched, Matcher, array_of
+from engine.host.convert.onnx_graph.expected import Expected, expected_of, with_whole_context
+from engine.host.convert.onnx_graph.matching import Matched, Matcher, TablesError, array_of
 from engine.host.convert.onnx_graph.skeleton import Layer, Skeleton, UnlikeError, skeleton_of
 from engine.host.errors import HostError
 
@@ -63,7 +64,7 @@ def language_model(source: Path, graph: Graph) -> Model | None:
         names = config.get("architectures", [])
         if not isinstance(names, list) or not names or names[0] not in FAMILIES:
             raise UnlikeError(f"{config.path} names none of {', '.join(FAMILIES)}")
-        found, tied = _tensors(_prepared(graph), config)
+        config, found, tied = _matched(_prepared(graph), config)
     except (UnlikeError, OctavoError) as error:
         print(f"note: no language model, but a graph: {error}", flush=True)
         return None
@@ -82,6 +83,24 @@ def _prepared(graph: Graph) -> Graph:
     for name in READING:
         graph = PASSES[name](graph)
     return graph
+
+
+def _matched(graph: Graph, config: Config) -> tuple[Config, dict[str, Tensor], bool]:
+    """What `_tensors` finds, and the config.json that it agrees with."""
+    try:
+        return config, *_tensors(graph, config)
+    except TablesError as error:
+        wrong = error
+    if whole := with_whole_context(config):
+        with suppress(TablesError):
+            found = _tensors(graph, whole)
+            print(
+                f"note: its rotary tables take the whole context, not what {config.path} says, "
+                "for the original one, as some builders of ONNX files do: they stay as they are",
+                flush=True,
+            )
+            return whole, *found
+    raise wrong
 
 
 def _tensors(graph: Graph, config: Config) -> tuple[dict[str, Tensor], bool]:
@@ -103,7 +122,8 @@ def _tensors(graph: Graph, config: Config) -> tuple[dict[str, Tensor], bool]:
     found = [_matrix("model.embed_tokens.weight", embedding)]
     for i, layer in enumerate(skeleton.layers):
         _no_bias(graph, layer.out, *layer.units, layer.down)
-        found += _norms(i, matched := matcher.layer(i), added)
+        matched = matcher.layer(i)
+        found += _norms(i, matched, added)
         found += _matrices(graph, layer, i, matched, expected)
     found.append(_vector("model.norm.weight", matcher.norm(skeleton.head.inputs[0]) - added))
     tied = _equal(embedding, head)

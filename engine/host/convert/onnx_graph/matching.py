@@ -35,6 +35,10 @@ Place = tuple[str, int]  # what a product makes, and the first of its rows
 Gains = tuple[Floats, Floats]
 
 
+class TablesError(HostError):
+    """The rotary tables are not those that config.json describes."""
+
+
 @dataclass(frozen=True)
 class Matched:
     """Where a layer has the rows of Q, K and V, and of gate and up; the gains of its norms, by
@@ -80,8 +84,8 @@ class Matcher:
         return Probe(self._graph, count, length - count, model.kv_heads, model.head_dim)
 
     def layer(self, index: int) -> Matched:
-        """The next layer. Raises UnlikeError where it computes something else, and HostError where
-        its rotary tables are not those that are expected."""
+        """The next layer. Raises UnlikeError where it computes something else, and
+        TablesError where its rotary tables are not those that are expected."""
         layer = self._skeleton.layers[index]
         attention_norm = self.norm(layer.qkv[0].inputs[0])
         qkv, gains = self._attention(layer, index)
@@ -246,7 +250,7 @@ class Matcher:
         return Heads(*shape, model.scale, wanted, model.eps)
 
     def _check_tables(self, part: Part, rope: Rope) -> None:
-        """Raises HostError if constant tables differ anywhere from the table that is expected."""
+        """Raises TablesError if constant tables differ anywhere from the table that is expected."""
         makers, constants = part.graph.makers(), part.graph.constants
         limits = [self._model.context]
         if rope.long_factors and rope.original < self._model.context:
@@ -262,11 +266,15 @@ class Matcher:
                 chosen = maker.inputs[1:] if maker and maker.op == CHOICE else [name]
                 if not all(one in constants for one in chosen):
                     raise UnlikeError(f"{node.label} computes its tables.")
-                if len(chosen) != len(limits):
-                    raise UnlikeError(f"{node.label} has {len(chosen)} tables of {name!r}.")
-                for one, limit in zip(chosen, limits, strict=True):
+                tables = [array_of(constants[one]) for one in chosen]
+                if len(tables) == 1 < len(limits):
+                    # The longer one may lie below the other.
+                    tables = [tables[0][limits[1] :], tables[0]]
+                if len(tables) != len(limits):
+                    raise UnlikeError(f"{node.label} has {len(tables)} tables of {name!r}.")
+                for table, limit in zip(tables, limits, strict=True):
                     wanted = self._table(rope, limit)[:limit, :, column]
-                    self._check_table(node, one, array_of(constants[one])[:limit], wanted)
+                    self._check_table(node, name, table[:limit], wanted)
 
     def _check_table(self, node: Node, name: str, table: Floats, wanted: Floats) -> None:
         rows = min(len(table), len(wanted))
@@ -279,7 +287,7 @@ class Matcher:
             if not off.any():
                 return
             reason = f"other numbers from position {int(np.argwhere(off)[0][0])} on"
-        raise HostError(
+        raise TablesError(
             f"{node.label}: the table {name!r} has {reason} than the rotary embedding that "
             "config.json describes (rope_theta, rope_scaling)."
         )

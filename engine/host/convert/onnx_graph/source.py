@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,9 @@ class _Reader:
         arrays = {tensor.name: read_tensor(tensor, folder) for tensor in proto.initializer}
         # Before IR version 4, initializers are inputs too.
         inputs = tuple(self._value(v) for v in proto.input if v.name not in arrays)
-        branchless, chosen = without_branches(_named(proto.node), lambda t: read_tensor(t, folder))
-        protos = _named(branchless)
+        outputs = tuple(value.name for value in proto.output)
+        named, read = _named(proto.node), partial(read_tensor, folder=folder)
+        protos, chosen = without_branches(named, outputs, read)
         arrays |= chosen
         nodes = tuple(self._node(node) for node in protos)
         given = {*arrays, *(value.name for value in inputs)}
@@ -68,7 +70,6 @@ class _Reader:
         kept = tuple(node for node in nodes if not folder_of.fold(by_name[node.name]))
         constants = {name: constant_of(name, array) for name, array in arrays.items()}
         made = given | {name for node in nodes for name in node.outputs}
-        outputs = tuple(value.name for value in proto.output)
         for name in outputs:
             if name not in made:
                 raise OctavoError("graph.invalid", f"Nobody makes the output {name!r}.")
