@@ -19,7 +19,7 @@ from engine.graph.lowering import constants_index
 from engine.graph.model import Graph
 from engine.graph.reading import read_graph
 from engine.header import Manifest, read_manifest
-from engine.loader import Host, StageProgress, upload_weights
+from engine.loader import Host, StageProgress, or_nothing, upload_weights
 from engine.plan import Traits
 from engine.room import Boundless, Room
 from engine.tokenizer import Encoder as Tokenizer
@@ -104,38 +104,28 @@ async def load_encoder(
     """Load the encoder of ``config.model``, with memory from ``room``: at least so many bytes in
     all. Whatever fails or is stopped leaves nothing behind."""
     room = room or Boundless()
-    device: Device | None = None
-    tokenizer: Tokenizer | None = None
-    try:
+    with or_nothing(host) as opened:
         text = await host.open_shards(
             config.model, lambda n, of: progress("download", n, of, "bytes")
         )
         encoder = read_encoder(text)
-        frame = frame_of(encoder.tokenizer)
+        frame, manifest = frame_of(encoder.tokenizer), encoder.manifest
         device, _ = await host.open_device(config)
-        opened = device
+        opened.append(device)
         weights = Embedder(device, encoder.graph, encoder.longest).weights
-        sizes = encoder.manifest.shard_sizes
-        await room.take(max(device.needs(weights, (), sizes), least))
+        await room.take(max(device.needs(weights, (), manifest.shard_sizes), least))
         await device.allocate(weights)
-        device.begin_upload(encoder.manifest.shard_sizes)
+        device.begin_upload(manifest.shard_sizes)
         tokenizer = await host.open_tokenizer(unframed(encoder.tokenizer))
-        manifest = encoder.manifest
+        opened.append(tokenizer)
         index = constants_index(encoder.graph, manifest.size)
         first = await host.read_shard(0)
         await upload_weights(host, device, index, manifest, weights, first, progress)
 
         def embedder_of(traits: Traits) -> Embedder:
-            return Embedder(opened, encoder.graph, encoder.longest, traits, room)
+            return Embedder(device, encoder.graph, encoder.longest, traits, room)
 
         traits = await right_traits(
             device.traits, manifest.name, lambda traits: embedder_of(traits).embed, host
         )
         return SentenceEncoder(manifest.name, device, embedder_of(traits), tokenizer, frame)
-    except BaseException:
-        host.cancel_shards()
-        if device:
-            device.close()
-        if tokenizer:
-            tokenizer.close()
-        raise

@@ -218,9 +218,7 @@ def _lower_groups(
     sequences are taken to be whole), tables of cosines and sines, positions; last, the gains of the
     heads of Q and of K."""
     b, (heads, kv_heads, width) = lowering.b, _group_sizes(use)
-    left = iter(inputs)
-    given = [next(left) if use.has(i) else None for i in range(len(use.facts))]
-    given += [None] * (16 - len(given))
+    given = use.by_place(inputs, 16)
     q, k, v, past_k, past_v = given[:5]
     assert q
     if k is None or v is None:
