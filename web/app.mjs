@@ -218,9 +218,10 @@ async function applySettings(changed) {
  * @param {import("./models.mjs").Choice} wanted
  */
 async function choose(wanted) {
-  choice = wanted;
-  if (["loading", "searching", "generating"].includes(state)) await stopAll();
+  const mine = (choice = { ...wanted });
+  if (["loading", "searching", "generating"].includes(state)) await stopAll().catch(() => {}); // it has crashed
   await Promise.all([loading, looking, talk.answering]);
+  if (mine !== choice) return; // yet another one was chosen
   await load();
   if (state === "ready" && typeof wanted.model === "string") rememberChoice(wanted.model);
 }
@@ -236,13 +237,15 @@ async function loadChoice() {
   progress.start();
   announce(t("progress"));
   setState("loading");
+  const mine = choice;
   try {
-    const wanted = { ...settings.load, ...choice };
+    const wanted = { ...settings.load, ...mine };
     loaded = await octavo.load(wanted, (event) => progress.show(event));
     showLoaded(loaded);
     announce(t("say_ready"));
     setState("ready");
   } catch (error) {
+    if (mine !== choice) return; // it was stopped for another one
     setState("error");
     showError(error, true);
   } finally {

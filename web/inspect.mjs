@@ -142,8 +142,19 @@ function likeliest({ top }) {
     body.append(row);
   }
   table.append(body);
-  section.append(table);
+  const scroll = scrolled(t("inspect_next"));
+  scroll.append(table);
+  section.append(scroll);
   return section;
+}
+
+/** For what may be wider than a phone. @param {string} name */
+function scrolled(name) {
+  const area = element("div", "inspect-scroll");
+  area.setAttribute("role", "region");
+  area.setAttribute("aria-label", name);
+  area.tabIndex = 0;
+  return area;
 }
 
 /**
@@ -163,10 +174,7 @@ function layers({ calls, layers: count }) {
   const row = element("p", "inspect-choice");
   row.append(label, choice);
 
-  const scroll = element("div", "inspect-scroll"); // wider than a phone
-  scroll.setAttribute("role", "region");
-  scroll.setAttribute("aria-label", t("inspect_layers"));
-  scroll.tabIndex = 0;
+  const scroll = scrolled(t("inspect_layers"));
   const columns = columnsOf(calls);
   const show = () =>
     scroll.replaceChildren(heat(calls, count, columns, /** @type {Value} */ (choice.value)));

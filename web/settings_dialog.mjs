@@ -112,6 +112,7 @@ function fieldOf({ name, choices, prefix, maxLength, kind, min, max, whole, neut
   }
   if (kind) {
     const field = document.createElement("input");
+    if (kind === "url") field.pattern = "https?://.+";
     return Object.assign(field, { type: kind, maxLength, autocomplete: "off" });
   }
   if (maxLength) {

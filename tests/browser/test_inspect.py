@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.browser.chat import Chat
+from tests.browser.test_access import OUTSIDE
 
 TINY = "model=models/tiny/manifest.json&max_tokens=4"
 HELLO = [{"role": "user", "content": "How do you find the ship on the shore?"}]
@@ -52,6 +53,9 @@ def test_the_page_looks_inside(open_chat: Callable[..., Chat]) -> None:
     assert heat.nth(1).locator("td").first.inner_text() != rms
     width = chat.page.evaluate("document.querySelector('[data-testid=inspect-dialog]').scrollWidth")
     assert width <= 360
+    chat.page.evaluate("document.documentElement.style.fontSize = '200%'")
+    chat.until(f"({OUTSIDE})().length === 0", 5)  # a frame later
+    chat.page.evaluate("document.documentElement.style.fontSize = ''")
     chat.hook("inspect-prompt").fill("word " * 3000)  # longer than the context
     chat.hook("inspect-run").click()
     chat.page.wait_for_selector("[data-testid=inspect-status][data-code='prompt.too_long']")

@@ -21,6 +21,13 @@ DROP = """(text) => {
   dispatchEvent(new DragEvent('drop', {dataTransfer}));
 }"""
 
+# Notes the errors that are shown, be it for a moment.
+ALERTS = """() => {
+  window.alerts = [];
+  const area = document.querySelector('[data-testid=error]');
+  const note = () => area.hidden || alerts.push(area.dataset.code);
+  new MutationObserver(note).observe(area, {attributes: true});
+}"""
 LAUNCH = """LaunchQueue.prototype.setConsumer = (consume) => {
   window.launch = (text, name) => {
     const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -32,6 +39,7 @@ LAUNCH = """LaunchQueue.prototype.setConsumer = (consume) => {
 def test_an_address_is_opened_paused_kept_and_deleted(open_chat: Open, serve: Serve) -> None:
     origin = serve({"some.gguf": DATA + bytes(40_000_000)}, bytes_per_s=3e6)
     chat = open_chat(NONE.replace("model=none/manifest.json&", ""))
+    chat.page.evaluate(ALERTS)
     chat.hook("model").click()
     chat.hook("address").fill(f"{origin.url}/some.gguf")
     chat.hook("open-address").click()
@@ -44,6 +52,7 @@ def test_an_address_is_opened_paused_kept_and_deleted(open_chat: Open, serve: Se
     origin.manners.bytes_per_s = 0
     chat.hook("pause").click()
     chat.wait_for("ready")
+    assert chat.page.evaluate("alerts") == [], "that another model is not loaded is no news"
     assert "some" in chat.hook("model").inner_text()
     chat.page.reload()  # the choice is remembered, and needs no network
     chat.wait_for("ready")

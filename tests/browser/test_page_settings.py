@@ -43,6 +43,10 @@ def test_settings_hold_from_the_next_answer_on_and_stay(open_chat: Open) -> None
     chat.hook("setting-temperature").fill("3")
     chat.hook("settings-save").click()
     assert is_open(chat)
+    chat.hook("setting-temperature").fill("0.4")
+    chat.hook("setting-remote").fill("javascript:alert(1)")
+    chat.hook("settings-save").click()
+    assert is_open(chat)
     chat.hook("settings-close").click()
     chat.hook("open-settings").click()
     assert chat.hook("setting-temperature").input_value() == "0.5"
