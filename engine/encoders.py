@@ -49,7 +49,7 @@ class Encoders:
         self._place = Place()
         self._turn = asyncio.Lock()
         # By the asker's key, each with the name of its encoder.
-        self._tasks: dict[int, tuple[str, asyncio.Task[dict[str, Any]]]] = {}
+        self._tasks: dict[int, tuple[str, asyncio.Task[Any]]] = {}
 
     async def create(
         self, config: LoadConfig, texts: Sequence[str], progress: StageProgress, key: int
@@ -60,10 +60,11 @@ class Encoders:
         Raises OctavoError request.cancelled if stopped, memory.budget, memory.device; a lost GPU is
         asked for once more.
         """
-        task = asyncio.ensure_future(self._create(config, texts, progress))
+        task = asyncio.current_task()
+        assert task
         self._tasks[key] = config.model, task
         try:
-            return await task
+            return await self._create(config, texts, progress)
         except asyncio.CancelledError:
             raise OctavoError("request.cancelled") from None
         finally:

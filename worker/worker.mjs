@@ -1,7 +1,7 @@
 /**
  * The worker: boots Pyodide, hands messages to Python's engine and its replies to the page.
  *
- * Messages cross between JavaScript and Python as JSON text, so that no proxy outlives a call.
+ * Messages cross between JavaScript and Python as JSON, so that no proxy outlives a call.
  * While Python is not up yet, requests wait here; `stop`, `reset`, `status` and `unload` are
  * answered at once, and the model download and the GPU adapter request begin beside the boot.
  */
@@ -44,6 +44,7 @@ const BOOT_SECONDS = 900; // also where the network is slow
 const NUMPY_SECONDS = 600;
 const TOKENIZER_SECONDS = 120;
 
+const decoder = new TextDecoder();
 const shards = new ShardStore(CATALOGUE_URL);
 const outbox = new Outbox((message) => self.postMessage(message));
 
@@ -343,7 +344,7 @@ function fail(error) {
  */
 function makeHost(pyodide) {
   return {
-    post: (/** @type {string} */ json) => pass(JSON.parse(json)),
+    post: (/** @type {PyBytes} */ json) => pass(JSON.parse(decoder.decode(copied(json)))),
     shards: {
       open: (/** @type {string | null} */ model, /** @type {any} */ onProgress) =>
         shards.open(model, onProgress?.copy?.()), // the original ends with this call

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 from engine.errors import OctavoError
 from engine.graph.facts import infer
 from engine.graph.known import Known
-from engine.graph.model import Constant, Graph, Node
+from engine.graph.model import OWN, Constant, Graph, Node
 
 MASK = "attention_mask"
 EMBEDDING = "embedding"
+TINY = 1e-24  # added to the mean square, so that zero stays zero
 
 
 def mean_pooling(graph: Graph) -> Graph:
@@ -21,13 +23,13 @@ def mean_pooling(graph: Graph) -> Graph:
     Raises OctavoError graph.invalid if it has no such output or input.
     """
     fact = infer(graph).get(graph.outputs[0])
-    if not fact or fact.rank != 3 or MASK not in {value.name for value in graph.inputs}:
+    is_hidden = fact and fact.rank == 3 and isinstance(fact.shape[2], int)
+    if not (fact and is_hidden and MASK in {value.name for value in graph.inputs}):
         raise OctavoError("graph.invalid", "The graph is no encoder of sentences.")
+    width = cast(int, fact.shape[2])
     known = {
-        "ahead": Known("i64", (1,), (2,)),
         "tokens": Known("i64", (1,), (1,)),
-        "inside": Known("i64", (1,), (-1,)),
-        "tiny": Known("f32", (), (1e-12,)),
+        "gain": Known("f32", (width,), (width**-0.5,) * width),
     }
     constants = {
         (name := f"pooling.{key}"): Constant(name, k.dtype, k.shape, k) for key, k in known.items()
@@ -39,12 +41,12 @@ def mean_pooling(graph: Graph) -> Graph:
         nodes.append(Node(output, kind, inputs, (output,), attributes))
         return output
 
-    mask = op("Unsqueeze", op("Cast", MASK, to=1), "pooling.ahead")
-    # The sum points where the mean does, and its length is not kept.
-    total = op("ReduceSum", op("Mul", graph.outputs[0], mask), "pooling.tokens", keepdims=0)
-    square = op("ReduceSum", op("Mul", total, total), "pooling.inside", keepdims=1)
-    length = op("Max", op("Sqrt", square), "pooling.tiny")
-    nodes.append(Node(EMBEDDING, "Div", (total, length), (EMBEDDING,)))
+    # In few dispatches: the sum over the tokens is a product, it points where the mean does, and
+    # what has the mean square 1 / width has the length 1.
+    mask = op("Unsqueeze", op("Cast", MASK, to=1), "pooling.tokens")
+    total = op("Squeeze", op("MatMul", mask, graph.outputs[0]), "pooling.tokens")
+    norm, length = f"{OWN}.RMSNorm", {"axis": -1, "epsilon": TINY}
+    nodes.append(Node(EMBEDDING, norm, (total, "pooling.gain"), (EMBEDDING,), length))
     return replace(
         graph,
         outputs=(EMBEDDING,),

@@ -30,6 +30,7 @@ from engine.weights.quants import FORMATS, packed_lib, pairs_lib, split, weight_
 FEW_ROWS = 4096
 MANY_ROWS = 16384
 FEW_TILES = 256  # keep a large GPU half busy
+FEW_SLICES = 512  # of small tiles: more of them are in each other's way
 MOST_SLOTS = 8  # storage buffers a stage that WebGPU guarantees
 Stack = tuple[Weight, ...]  # matrices (N, K) that make one by rows, each quantized in its own way
 
@@ -256,7 +257,7 @@ def _tile(b: PlanBuilder, layer: _Layer) -> Call:
 
 def _tile_plain(b: PlanBuilder, layer: _Layer) -> Call:
     """Many tokens, tiles in workgroup memory, weights as they are. Where large tiles are too few to
-    keep a GPU busy, small ones are the rule, with as many lanes as there is memory for."""
+    keep a GPU busy, small ones are the rule, and where these are few, more lanes for each."""
 
     def variant(size: int, groups: int, slices: int) -> Variant:
         consts = {"TILE_M": size, "TILE_N": size, "GROUPS": groups, "SLICES": slices}
@@ -266,10 +267,13 @@ def _tile_plain(b: PlanBuilder, layer: _Layer) -> Call:
         nbytes = 2 * 32 * 4 * 32 * slices  # 32 of K of 32 tokens and of 32 rows
         return nbytes <= b.traits.workgroup_bytes and 32 * slices <= layer.w.shape[1]
 
+    def tiles(size: int) -> int:
+        return ceil(layer.rows / size) * ceil(b.tokens / size)
+
     large = {"64x64": variant(64, 2, 1)}
-    small = {f"32x32 by {n}": variant(32, 1, n) for n in filter(fits, (4, 2, 1))}
-    tiles = ceil(layer.rows / 64) * ceil(b.tokens / 64)
-    ordered = large | small if tiles >= FEW_TILES else small | large
+    slices = sorted(filter(fits, (4, 2, 1)), key=lambda n: n > 1 and n * tiles(32) > FEW_SLICES)
+    small = {f"32x32 by {n}": variant(32, 1, n) for n in slices}
+    ordered = large | small if tiles(64) >= FEW_TILES else small | large
     return _call(b, layer, "linear_tile_plain", ("step",), ordered)
 
 
