@@ -397,16 +397,21 @@ export class Gpu {
     return (await this.settle(copy.read()))[0];
   }
 
+  /** Kernels that repack weights, by name: before anything is uploaded.
+   * @param {string} json WirePipeline by name, each with its own code */
+  useRepacks(json) {
+    this.#uploads.kernels = JSON.parse(json);
+  }
+
   /** Shards will come: see Uploads. @param {number} bytes of the largest @param {number} count */
   beginUpload(bytes, count) {
     this.#uploads.begin(bytes, count);
   }
 
   /** Takes the next shard of a model: see Uploads.
-   * @param {Uint8Array} bytes @param {number} carry @param {string} jobsJson WireJob[]
-   * @param {string} kernelsJson code of each repack kernel */
-  upload(bytes, carry, jobsJson, kernelsJson) {
-    return this.alive(this.#uploads.upload(bytes, carry, jobsJson, kernelsJson));
+   * @param {Uint8Array} bytes @param {number} carry @param {string} jobsJson WireJob[] */
+  upload(bytes, carry, jobsJson) {
+    return this.alive(this.#uploads.upload(bytes, carry, jobsJson));
   }
 
   /** All shards have come. */

@@ -33,6 +33,8 @@ const JOBS = 1024; // of a shard, for which there is room from the beginning
 
 export class Uploads {
   #player;
+  /** That repack weights, by name. @type {Record<string, WirePipeline>} */
+  kernels = {};
   /** Shards go through them by turns: this one, and the one before. @type {Promise<Place>[]} */
   #places = [];
   /** @type {GPUBuffer[]} */
@@ -55,16 +57,15 @@ export class Uploads {
   /** Takes the next shard of a model: puts it on the GPU and repacks the weights in it. The last
    * bytes stay for the next shard if `carry`, whose first block they begin. Resolves when the
    * shard is on its way: the next one can be read meanwhile.
-   * @param {Uint8Array} bytes @param {number} carry @param {string} jobsJson WireJob[]
-   * @param {string} kernelsJson code of each repack kernel */
-  async upload(bytes, carry, jobsJson, kernelsJson) {
+   * @param {Uint8Array} bytes @param {number} carry @param {string} jobsJson WireJob[] */
+  async upload(bytes, carry, jobsJson) {
     const { device, epoch } = this.#player;
     const jobs = /** @type {WireJob[]} */ (JSON.parse(jobsJson));
     const length = Math.ceil(bytes.length / 4) * 4;
     const [before, at] = [(this.#count + 1) % PLACES, this.#count % PLACES];
     const [place, repacks] = await Promise.all([
       this.#place(at, length, Math.max(JOBS, jobs.length)),
-      this.#repacks(jobs, kernelsJson),
+      this.#repacks(jobs),
     ]);
     await this.#player.settle(place.mapped);
     this.#player.checkEpoch(epoch);
@@ -88,16 +89,19 @@ export class Uploads {
     this.#count++;
   }
 
-  /** @param {WireJob[]} jobs @param {string} kernelsJson @returns {Promise<Repack[]>} */
-  #repacks(jobs, kernelsJson) {
-    const kernels = /** @type {Record<string, WirePipeline>} */ (JSON.parse(kernelsJson));
+  /** @param {WireJob[]} jobs @returns {Promise<Repack[]>} */
+  async #repacks(jobs) {
     const wanted = jobs.filter((job) => job.repack);
-    return Promise.all(
-      wanted.map(async (job) => {
-        const kernel = kernels[job.repack];
-        return { job, kernel, pipeline: await this.#player.pipeline(kernel.code, kernel) };
-      }),
-    );
+    const names = [...new Set(wanted.map(({ repack }) => repack))];
+    const compiled = names.map(async (name) => {
+      const kernel = this.kernels[name];
+      return { name, kernel, pipeline: await this.#player.pipeline(kernel.code, kernel) };
+    });
+    const known = new Map((await Promise.all(compiled)).map((it) => [it.name, it]));
+    return wanted.map((job) => {
+      const { kernel, pipeline } = /** @type {Omit<Repack, "job">} */ (known.get(job.repack));
+      return { job, kernel, pipeline };
+    });
   }
 
   /** Place `i`, made anew if it is too small.

@@ -56,9 +56,8 @@ class WebGpuDevice:
     def __init__(self, gpu: Any, activations: Activations) -> None:
         self._gpu = gpu
         self.traits = traits_of(json.loads(gpu.describe()), activations)
-        self._kernels = json.dumps(
-            {name: shader_to_wire(s, s.code()) for name, s in repack_kernels().items()}
-        )
+        kernels = {name: shader_to_wire(s, s.code()) for name, s in repack_kernels().items()}
+        gpu.useRepacks(json.dumps(kernels))
 
     def needs(
         self, tensors: Iterable[Tensor], plans: Iterable[Plan], shards: Sequence[int] = ()
@@ -98,7 +97,7 @@ class WebGpuDevice:
 
             shard = to_js(shard)
         wire = json.dumps([job.to_wire() for job in jobs.jobs])
-        await self._gpu.upload(shard, int(jobs.carry), wire, self._kernels)
+        await self._gpu.upload(shard, int(jobs.carry), wire)
 
     def finish_upload(self) -> None:
         """Free the staging buffers."""

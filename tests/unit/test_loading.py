@@ -342,6 +342,9 @@ class FakeGpu:
             ' "max_buffer_bytes": 40000, "workgroup_bytes": 16384}'
         )
 
+    def useRepacks(self, kernels: str) -> None:  # noqa: N802
+        assert "repack_q4_0" in kernels
+
 
 def test_a_model_too_large_for_the_adapter() -> None:
     async def run() -> None:

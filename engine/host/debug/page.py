@@ -111,6 +111,10 @@ class PagePlayer:
         """Nobody asks here."""
         return "{}"
 
+    def useRepacks(self, kernels: str) -> None:  # noqa: N802
+        """As ``Gpu.useRepacks``."""
+        self.later("useRepacks", kernels)
+
     def beginUpload(self, nbytes: int, count: int) -> None:  # noqa: N802
         """As ``Gpu.beginUpload``."""
         self.later("beginUpload", nbytes, count)
@@ -137,7 +141,7 @@ class PageDevice(WebGpuDevice):
     async def upload(self, shard: object, jobs: ShardJobs) -> None:
         """Hand a shard to the page."""
         wire = json.dumps([job.to_wire() for job in jobs.jobs])
-        await self._player.call("upload", shard, int(jobs.carry), wire, self._kernels)
+        await self._player.call("upload", shard, int(jobs.carry), wire)
 
     def prepare(self, calls: Sequence[Call]) -> None:
         """Compiled later, with all others."""
