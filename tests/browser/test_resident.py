@@ -43,7 +43,7 @@ IN_TURN = """async ([names, prompts, device, staging, fit]) => {
   await octavo.unload({model: url(names[0])});
   const gone = await ask(0).catch((error) => error.code);
   const rest = await ask(1, {model: undefined});
-  const needed = sizes[0] + (device === 'gpu' ? staging : 0);
+  const needed = sizes[0] + staging;
   const little = await octavo.load({...options, model: url(names[0]), memory_bytes: needed - 1})
     .catch((error) => error.code);
   const still = await ask(1);
@@ -76,7 +76,8 @@ def test_two_models_answer_in_turn(
         page.expose_function("mark", lambda: server.requests.clear())
         Chat(page, server, f"{server.url}/?{query}").open().wait_for("ready")
         messages = [chat["messages"] for chat in chats]
-        got = page.evaluate(IN_TURN, [NAMES, messages, device, STAGING, fit])
+        staging = STAGING if device == "gpu" else 0
+        got = page.evaluate(IN_TURN, [NAMES, messages, device, staging, fit])
     finally:
         context.close()
         server.close()

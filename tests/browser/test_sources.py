@@ -156,7 +156,7 @@ def test_no_server_at_all(chat: Chat, serve: Serve) -> None:
 def test_a_download_goes_on_at_the_missing_shard_after_the_tab_was_closed(
     open_chat: Open, plain_chromium: Any, serve: Serve
 ) -> None:
-    origin = serve(FILES, bytes_per_s=24e6)
+    origin = serve(FILES, bytes_per_s=2e6)
     url = f"{origin.url}/large.gguf"
     context = plain_chromium.new_context()
     chat = open_chat(NONE, context=context)
