@@ -379,6 +379,6 @@ class Engine:
             runs = [r.run for r in self._requests if r.run and r.slot is current]
             sequences = [(run.session.blocks, run.session.num_cached) for run in runs]
             status["kv"] = describe_pool(
-                model.pool, sequences, model.block_bytes, model.kv.max_blocks, model.kv.precision
+                model.pool, sequences, model.block_bytes, model.kv.max_blocks, model.kv_precision
             )
         return status

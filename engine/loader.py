@@ -131,6 +131,12 @@ class LoadedModel:
     sampling: dict[str, float]  # what the file recommends, by the field of a request
     room: Room
 
+    @property
+    def kv_precision(self) -> str:
+        """Of what the KV pools hold: f32 instead of f16 on a device without halves."""
+        is_wide = self.kv.precision == "f16" and self.traits.kv_value_bytes == 4
+        return "f32" if is_wide else self.kv.precision
+
     async def make_room(self, count: int) -> None:
         """Let the KV pools grow if ``count`` blocks are not free, as far as their budget goes. If
         the device has not the memory, that ends where the pools are; if other models have it, the

@@ -374,7 +374,8 @@
  * @property {number} answers under way
  *
  * @typedef {object} KvStatus blocks are free, used by answers under way, or cached for later prompts
- * @property {"f16" | "q8"} precision of what they hold, as `kv_precision` of the load
+ * @property {"f32" | "f16" | "q8"} precision of what they hold: `kv_precision` of the load, but f32
+ *   instead of f16 on the CPU
  * @property {number} block_size tokens
  * @property {number} num_blocks that there are now
  * @property {number} budget_blocks that there may be; fewer once the device has refused memory

@@ -8,7 +8,6 @@ from typing import Any
 
 from engine.kv.block_pool import BlockPool
 from engine.ops.attention import KV_BLOCK
-from engine.ops.kv_values import Precision
 
 
 def describe_pool(
@@ -16,7 +15,7 @@ def describe_pool(
     sequences: Sequence[tuple[Sequence[int], int]],
     block_bytes: int,
     context_blocks: int,
-    precision: Precision,
+    precision: str,
 ) -> dict[str, Any]:
     """Blocks of a ``precision``, tokens and bytes. ``sequences`` are those under way, each its
     blocks and how many of its tokens are computed; a block takes ``block_bytes`` in all layers;

@@ -113,7 +113,7 @@ def test_the_panel(chat: Chat) -> None:
     chat.until(f"JSON.stringify(({SQUARES})()['tone-c']) === '{counts['tone-c']}'")
     assert page.evaluate(SQUARES) == counts
     assert f"Cached\n{counts['tone-c']}" in shown(chat, "kv-map")
-    assert "blocks of 16 tokens in 16 bits, at most" in shown(chat, "kv-map")
+    assert "blocks of 16 tokens in 32 bits, at most" in shown(chat, "kv-map")
     assert sum(memory.values()) == status["memory_bytes"]
     bars = page.eval_on_selector_all(
         "[data-testid=figure-memory] rect",

@@ -39,6 +39,9 @@ def test_a_budget_has_more_blocks() -> None:
         assert [of["kv"]["precision"] for of in (halves, quants)] == ["f16", "q8"]
         assert quants["kv"]["budget_blocks"] == 20 * HALVES // BYTES == 32
         assert (halves["model"]["context"], quants["model"]["context"]) == (320, 512)
+        for given, held in (("f16", "f32"), ("q8", "q8")):  # the CPU has no halves
+            engine = await loaded(context=256, kv_precision=given)
+            assert engine.status()["kv"]["precision"] == held
         same = await on_gpu(kv_tokens=512, kv_precision="q8")
         assert same["kv"]["bytes"] == same["kv"]["num_blocks"] * BYTES
         with pytest.raises(OctavoError, match=f"at least {BYTES}"):
