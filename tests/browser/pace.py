@@ -15,7 +15,8 @@ PACE = """({ms = 0, endless = false}) => {
   completions.create = (options) => {
     if (!options.stream) return window.create(options);
     window.sent.push(structuredClone(options));
-    const more = {max_tokens: 1 << 20, context_full: 'slide'};
+    const never = {0: -100, 2: -100};  // the tiny model's tokens that end an answer
+    const more = {max_tokens: 1 << 20, context_full: 'slide', logit_bias: never};
     const stream = window.create(endless ? {...options, ...more} : options);
     if (!ms) return stream;
     return (async function* () {
