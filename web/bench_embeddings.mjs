@@ -3,8 +3,8 @@
  *
  * Address parameters: `model` (the address of an encoder's manifest), `device` as for the page
  * itself; `lengths` (tokens of a sentence, control tokens included) and `batches` (sentences of a
- * request), both separated by commas; `seconds` (for each of these); `start` and `report` as for
- * bench.html.
+ * request), both separated by commas, few and short if absent and there is no real GPU; `seconds`
+ * (for each of these); `start` and `report` as for bench.html.
  *
  * In the folder that `python -m tests.bench.peers.embeddings_site` makes, `peer` (the name of a
  * file in peers/) measures another engine on the same weights beside, in turns, and compares the
@@ -30,8 +30,8 @@ import { seeded } from "./seeded.mjs";
  */
 
 const MODEL = "models/minilm/manifest.json";
-const LENGTHS = [16, 128, 512];
-const BATCHES = [1, 32];
+const ON_GPU = { lengths: [16, 128, 512], batches: [1, 32] };
+const SLOWLY = { lengths: [16], batches: [1, 4] };
 const SECONDS = 3;
 const MIN_RUNS = 3;
 const AROUND = 2; // control tokens of a text
@@ -43,6 +43,8 @@ whenStarted(measureAll, { rows });
 
 async function measureAll() {
   const manifest = new URL(address.get("model") ?? MODEL, location.href);
+  const about = await describe();
+  const { lengths, batches } = about.kind === "cpu" || about.software ? SLOWLY : ON_GPU;
   const encoders = [await loaded("octavo", () => loadOctavo(manifest))];
   const peer = address.get("peer");
   if (peer) {
@@ -52,13 +54,14 @@ async function measureAll() {
   }
   byId("device").textContent = encoders.map(({ name }) => name).join(" and ");
   await addFacts(manifest);
-  for (const length of numbers("lengths") ?? LENGTHS) {
-    for (const batch of numbers("batches") ?? BATCHES) await measure(encoders, length, batch);
+  for (const length of numbers("lengths") ?? lengths) {
+    for (const batch of numbers("batches") ?? batches) await measure(encoders, length, batch);
   }
   return {
     date: new Date().toISOString(),
     user_agent: navigator.userAgent,
-    gpu: await describeGpu(),
+    device: about,
+    model: { name: (await (await fetch(manifest)).json()).name },
     cores: navigator.hardwareConcurrency,
     encoders: encoders.map(({ name, note }) => ({ name, note })),
     rows,
@@ -73,7 +76,7 @@ async function loaded(id, load) {
   await say(`Loading ${id}`);
   const started = performance.now();
   const encoder = await load();
-  await encoder.embed(makeTexts(LENGTHS[0], 1, 0));
+  await encoder.embed(makeTexts(SLOWLY.lengths[0], 1, 0));
   add(`load_${id}_s`, `${encoder.name}: load and first vector`, secondsSince(started), "s",
     encoder.note);
   return encoder;
@@ -169,9 +172,12 @@ function numbers(name) {
   return found.length ? found : null;
 }
 
-async function describeGpu() {
+/** The device that is measured, as bench.mjs tells it. */
+async function describe() {
+  if (device === "cpu") return { kind: "cpu", name: "CPU", software: false };
   const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" });
-  if (!adapter) return "";
+  if (!adapter) return { kind: "webgpu", name: "none", software: false }; // the load says so
   const { vendor, architecture, description } = adapter.info;
-  return [vendor, architecture, description].filter(Boolean).join(" ");
+  const name = [vendor, architecture, description].filter(Boolean).join(" ");
+  return { kind: "webgpu", name, software: /swiftshader|llvmpipe/i.test(name) };
 }

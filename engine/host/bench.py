@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -104,7 +104,14 @@ AIMS = (
     Aim("kv_context_times", 4, True),
     # a software adapter decodes too few tokens here to tell
     Aim("paged_to_contiguous", 1.03, False, ("gpu", "cpu")),
+    # sentences a second, to transformers.js
+    *(
+        Aim(f"octavo_to_peer_{length}x{batch}", 1.5, True, ("gpu",))
+        for length in (16, 128, 512)
+        for batch in (1, 32)
+    ),
 )
+PAGE, EMBEDDINGS_PAGE = "bench.html", "bench_embeddings.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,6 +142,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="only write the folder that --peers serves, for a machine without a network",
     )
+    parser.add_argument(
+        "--embeddings",
+        action="store_true",
+        help="instead: sentences a second, beside transformers.js on the same weights",
+    )
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="the result")
     parser.add_argument(
         "--set",
@@ -151,7 +163,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise HostError("--runs should be at least 1.")
     parameters = {"tune": "1"} if arguments.kernels else {}
     parameters |= _parameters(arguments.set)
-    if INSTALLED and (arguments.peers or arguments.peers_site):
+    if INSTALLED and (arguments.peers or arguments.peers_site or arguments.embeddings):
         raise HostError("Peers are measured out of the repository only.")
     if arguments.peers_site:
         peers.write(arguments.peers_site)
@@ -159,14 +171,14 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.peers:
         parameters = {"compare": "1", **parameters}
+    if arguments.embeddings:
+        parameters = {"peer": "embeddings", **parameters}
     pip.install(LOCK_TEST, "Installing the test tools")
     browser = chromium.ensure()
     measured: list[dict[str, Any]] = []
-    folder, headers = (
-        (peers.build(), peers.ISOLATED) if arguments.peers else (assemble.build(), None)
-    )
+    folder, headers = _site(arguments)
     with _served(folder, headers) as url:
-        for way in WAYS[arguments.device]:
+        for way in _ways(arguments):
             if measured and _kind(measured[0]["runs"][0]) == "gpu":
                 break  # the real GPU needed no flag: the flag would bring the same one
             runs = _runs(way, browser, url, arguments, parameters)
@@ -182,6 +194,21 @@ def main(arguments: argparse.Namespace) -> int:
         return 1
     _write(arguments.json, browser, measured)
     return 0
+
+
+def _site(arguments: argparse.Namespace) -> tuple[Path, Mapping[str, str] | None]:
+    """What is served, and the headers that it needs."""
+    if arguments.embeddings:
+        return peers.build_embeddings(), None
+    return (peers.build(), peers.ISOLATED) if arguments.peers else (assemble.build(), None)
+
+
+def _ways(arguments: argparse.Namespace) -> Sequence[Way]:
+    """How the page is run. A peer that finds no GPU does not take the CPU by itself."""
+    ways = WAYS[arguments.device]
+    if not arguments.embeddings:
+        return ways
+    return [replace(way, device="gpu") if way.device == "auto" else way for way in ways]
 
 
 def _parameters(words: Sequence[str]) -> dict[str, str]:
@@ -200,11 +227,12 @@ def _runs(
 
     flags = [*way.flags, *arguments.chromium_flag]
     query = urlencode({"device": way.device, "start": "1", **parameters})
+    page = EMBEDDINGS_PAGE if arguments.embeddings else PAGE
     runs = []
     with sync_playwright() as playwright:
         for number in range(arguments.runs):
             print(f"{way.title}, run {number + 1} of {arguments.runs}", flush=True)
-            result = _run(playwright, browser, flags, f"{url}/bench.html?{query}")
+            result = _run(playwright, browser, flags, f"{url}/{page}?{query}")
             if result.get("error", {}).get("code") == NO_ADAPTER and way.device == "gpu":
                 print("This Chromium offers no WebGPU adapter: nothing to measure.", flush=True)
                 return []
@@ -230,7 +258,7 @@ def _compared(
         print(job.title, flush=True)
         flags = [*way.flags, *job.flags, *arguments.chromium_flag]
         query = urlencode({**fixed, **parameters, **job.parameters})
-        found.append(_peer(job, browser, flags, f"{url}/bench.html?{query}", arguments.runs))
+        found.append(_peer(job, browser, flags, f"{url}/{PAGE}?{query}", arguments.runs))
     octavo = comparison.entry(runs)
     print("\n".join(["", *comparison.table(octavo, found), ""]), flush=True)
     return comparison.document(octavo, found)

@@ -18,7 +18,9 @@ from engine.weights.gguf import read_header
 SOURCE = ROOT / "tests" / "bench" / "peers"
 SITE = CACHE / "peers"
 PLACE = "peers"  # folder of the site that holds the adapters and, in lib/, what they load
+EMBEDDINGS_SITE = CACHE / "peers-embeddings"
 MAKE_ONNX = "tests.bench.peers.make_onnx"
+MAKE_EMBEDDINGS = "tests.bench.peers.embeddings_site"
 
 # Place in peers/lib/ -> place in node_modules/ beside the lock file.
 _ORT_OF_TRANSFORMERS = "@huggingface/transformers/node_modules/onnxruntime-web/dist"
@@ -73,6 +75,14 @@ def write(folder: Path) -> None:
     for manifest in (folder / assemble.MODELS).glob("*/manifest.json"):
         _make_tokenizer(manifest)
         _make_onnx(manifest)
+
+
+def build_embeddings() -> Path:
+    """The folder that `bench --embeddings` serves: an encoder as both want it."""
+    shutil.rmtree(EMBEDDINGS_SITE, ignore_errors=True)
+    command = [sys.executable, "-m", MAKE_EMBEDDINGS, str(EMBEDDINGS_SITE)]
+    run("Making the bench of embeddings", command)
+    return EMBEDDINGS_SITE
 
 
 def copy_adapters(folder: Path, wanted: Callable[[str], bool] = lambda _: True) -> None:

@@ -51,13 +51,16 @@ def encoder(root: Path, work: Path) -> None:
 TOGETHER = """async ({ input }) => {
   const alone = (await octavo.status()).encoder.memory_bytes;
   await octavo.unload();
-  const load = (memory_bytes) => octavo.load(
-    { model: 'models/tiny/manifest.json', device: 'cpu', context: 64, memory_bytes });
+  const load = (memory_bytes, heard) => octavo.load(
+    { model: 'models/tiny/manifest.json', device: 'cpu', context: 64, memory_bytes }, heard);
   const { memory_bytes } = await load();
   await octavo.unload();
   const ask = () => octavo.embeddings.create(
     { model: 'models/encoder/manifest.json', device: 'cpu', input });
-  const [{ kept }, { data }] = await Promise.all([load(memory_bytes + alone - 1), ask()]);
+  const both = memory_bytes + alone;
+  let loading;
+  await new Promise((heard) => (loading = load(both - 1, heard)));
+  const [{ kept }, { data }] = await Promise.all([loading, ask()]);
   const { models, encoder } = await octavo.status();
   const wrong = await octavo.load({ model: 'models/tiny/manifest.json', memory_bytes: 9 })
     .catch((error) => error.code);

@@ -133,7 +133,8 @@ def test_a_server_that_will_not_do(
     chat.page.evaluate("octavo.unload()")
     assert load(chat, f"{serve(FILES, **manners).url}/{path}") == code
     assert said in chat.page.evaluate("window.why")
-    assert load(chat, "models/tiny/manifest.json") == "loaded"
+    outcome = load(chat, "models/tiny/manifest.json")
+    assert outcome == "loaded", chat.page.evaluate("window.why")
     answers(chat)
 
 

@@ -90,7 +90,7 @@ def test_parameters_are_name_and_value() -> None:
         bench._parameters(["quick"])
 
 
-PAGES = ("bench.mjs", "bench_kv.mjs", "bench_stops.mjs", "bench_text.mjs")
+PAGES = ("bench.mjs", "bench_embeddings.mjs", "bench_kv.mjs", "bench_stops.mjs", "bench_text.mjs")
 
 
 def test_every_aim_names_a_row_that_the_page_makes() -> None:
@@ -141,6 +141,25 @@ def test_auto_measures_both_ways_unless_the_first_found_a_gpu(
     found["auto"] = result()
     assert bench.main(command) == 0
     assert len(asked) == 3
+
+
+@pytest.mark.usefixtures("prepared")
+def test_embeddings_are_measured_on_a_page_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def run(playwright: Any, browser: str, flags: list[str], url: str) -> dict[str, Any]:
+        asked.append(url)
+        return result(row("octavo_to_peer_16x1", 1.4, "times"), model="MiniLM")
+
+    monkeypatch.setattr(bench, "_run", run)
+    monkeypatch.setattr(bench.peers, "build_embeddings", lambda: Path())
+    assert bench.main(arguments("--embeddings", "--json", str(tmp_path / "result.json"))) == 0
+    # By "auto" a peer would not say that there is no GPU.
+    page = "http://there/bench_embeddings.html"
+    assert asked == [f"{page}?device=gpu&start=1&peer=embeddings"]
+    assert "MISSED" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("prepared")

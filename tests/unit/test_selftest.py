@@ -53,6 +53,9 @@ class FakeJs:
         self.taken += 1
         return self
 
+    def useRepacks(self, kernels: str) -> None:  # noqa: N802
+        pass
+
     def release(self) -> None:
         self.taken -= 1
 
