@@ -97,11 +97,8 @@ export class Uploads {
       const kernel = this.kernels[name];
       return { name, kernel, pipeline: await this.#player.pipeline(kernel.code, kernel) };
     });
-    const known = new Map((await Promise.all(compiled)).map((it) => [it.name, it]));
-    return wanted.map((job) => {
-      const { kernel, pipeline } = /** @type {Omit<Repack, "job">} */ (known.get(job.repack));
-      return { job, kernel, pipeline };
-    });
+    const known = Object.fromEntries((await Promise.all(compiled)).map((it) => [it.name, it]));
+    return wanted.map((job) => ({ job, ...known[job.repack] }));
   }
 
   /** Place `i`, made anew if it is too small.

@@ -60,6 +60,15 @@ class Hosted:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
+    def is_told(self, what: str, seconds: float = 10) -> bool:
+        """Whether the browser reports a breach of the policy that names this; it takes its time."""
+        deadline = time.monotonic() + seconds
+        while not any(what in report for report in self.reports):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
     def close(self) -> None:
         """Stop serving and free the port."""
         self._server.should_exit = True

@@ -10,10 +10,22 @@ from tests.unit.debugging import arguments
 
 RIGHT = "y[base + i] = acc[i] / total;"
 WRONG = "y[base + i] = acc[i] / (total * (1.0 + f32(id.x == 3u && id.y == 5u)));"
-
-
 STORED = "put(is_key, row.quads + j, bytes_of(vec4<f32>(low, high), scale));"
 NOT_STORED = STORED.replace("low, high", "low, select(1.0, 1.3, is_key && j == 2u) * high")
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, name: str, right: str, wrong: str) -> None:
+    """The text ``wgsl/<name>.wgsl`` is another one."""
+    original = shaders.piece
+
+    def piece(asked: str) -> str:
+        text = original(asked)
+        if asked != name:
+            return text
+        assert text.count(right) == 1
+        return text.replace(right, wrong)
+
+    monkeypatch.setattr(shaders, "piece", piece)
 
 
 def test_a_wrong_key_in_bytes_is_named(
@@ -25,15 +37,7 @@ def test_a_wrong_key_in_bytes_is_named(
     asked = arguments(device="gpu", activations="auto", kv_precision="q8")
     assert run(asked) == 0
     assert "nothing differs" in capsys.readouterr().out
-
-    def piece(name: str) -> str:
-        text = original(name)
-        if name == "kv_bytes_store":
-            assert text.count(STORED) == 1
-        return text.replace(STORED, NOT_STORED)
-
-    original = shaders.piece
-    monkeypatch.setattr(shaders, "piece", piece)
+    plant(monkeypatch, "lib/kv_bytes_store", STORED, NOT_STORED)
     assert run(asked) == 1
     said = capsys.readouterr().out
     assert "First tensor that differs: k.0 (k_pool), 2x2x16x16, u32" in said
@@ -51,16 +55,7 @@ def test_a_wrong_kernel_is_named(
     assert run(arguments(device="gpu", activations="auto")) == 0
     said = capsys.readouterr().out
     assert "nothing differs" in said and "swiftshader" in said.lower()
-
-    def piece(name: str) -> str:
-        text = original(name)
-        if name != "attention_rows":
-            return text
-        assert text.count(RIGHT) == 1
-        return text.replace(RIGHT, WRONG)
-
-    original = shaders.piece
-    monkeypatch.setattr(shaders, "piece", piece)
+    plant(monkeypatch, "attention_rows", RIGHT, WRONG)
     assert run(arguments(device="gpu", activations="auto", all=True)) == 1
     said = capsys.readouterr().out
     wrong = [line.split()[3] for line in said.splitlines() if line.endswith("DIFFERS")]

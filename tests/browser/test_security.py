@@ -55,7 +55,7 @@ def test_workers_ask_only_where_the_policy_lets_them(
     [worker] = watched.page.workers
     assert worker.evaluate(fetched, "http://elsewhere.test/m.gguf") == "Failed to fetch"
     assert witness.asked == [], "no plain http but to this machine"
-    assert any("elsewhere.test" in report for report in hosted.reports)
+    assert hosted.is_told("elsewhere.test")
     assert worker.evaluate(fetched, "https://elsewhere.test/m.gguf") == "Failed to fetch"
     witness.until("CONNECT elsewhere.test:443")
     for own in ("http://127.0.0.1:8081/m.gguf", "http://localhost:8081/m.gguf"):

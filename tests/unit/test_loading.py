@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,7 @@ from engine import loader
 from engine.backends.cpu import CpuDevice
 from engine.backends.native import Native
 from engine.backends.null import NullDevice
-from engine.backends.webgpu import WebGpuDevice, traits_of
+from engine.backends.webgpu import JOBS_BYTES, WebGpuDevice, traits_of
 from engine.config import Activations, LoadConfig
 from engine.engine import Engine
 from engine.errors import CODES, OctavoError, as_octavo_error
@@ -111,8 +112,11 @@ def test_every_block_arrives_once(kinds: list[str], rows: list[int], shard_size:
     assert all(j.source >= 0 and j.source % 2 == 0 for s in jobs for j in s.jobs)
 
 
-def test_the_player_knows_the_same_carry() -> None:
-    assert f"CARRY = {CARRY};" in (ROOT / "worker/upload.mjs").read_text(encoding="utf-8")
+def test_the_player_knows_the_same_sizes() -> None:
+    text = (ROOT / "worker/upload.mjs").read_text(encoding="utf-8")
+    known = {name: int(size) for name, size in re.findall(r"const (\w+) = (\d+);", text)}
+    assert known["CARRY"] == CARRY
+    assert known["JOBS"] * known["JOB_ALIGN"] == JOBS_BYTES
 
 
 def edited(edit: Callable[[bytes], bytes], folder: Path) -> Path:
