@@ -17,7 +17,7 @@ from engine.errors import OctavoError
 from engine.grammar import Grammar
 from engine.loader import Host, LoadedModel
 from engine.models.plans import DECODE, HEAD, PREFILL, SHIFT
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.shift import pack_shift, shift_tensor
 from engine.ops.state import STEP, StepRecord, tokens_tensor
 from engine.reasoning import Reasoning

@@ -15,10 +15,12 @@ from functools import cache
 
 from engine import ops
 from engine.files import golden
-from engine.ops.attention import KV_BLOCK, KVLayout, Reach
+from engine.ops.attention import Reach
 from engine.ops.gate import Act
+from engine.ops.kv_layout import KV_BLOCK, KVLayout
 from engine.ops.kv_values import Precision, quant_words
 from engine.ops.norm import Norm
+from engine.ops.spans import Spans, tensor_of
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, Plan, PlanBuilder, Tensor, Traits, Weight
 from engine.weights.gguf import GGUF, TensorInfo
@@ -55,21 +57,23 @@ _SMALL = {"Q2_K": 64, "Q3_K": 128, "Q4_K": 512, "Q5_K": 1024, "Q6_K": 4096, "IQ4
 
 @dataclass(frozen=True)
 class Product:
-    """A linear layer: how its weight is quantized, what it adds, or the gate's function."""
+    """A linear layer: how its weight is quantized, what it adds, or the gate's function; whether it
+    ``joins`` the spans of an attention."""
 
     quant: str
     norm: bool = False
     bias: bool = False
     residual: bool = False
     act: Act | None = None
+    joins: bool = False
 
     def build(self, b: PlanBuilder) -> Tensor:
         """Its calls; what comes out."""
-        x = Tensor("x", (b.tokens, K), "f32", "state")
+        x = Attend(K // 4, 2).spans(b) if self.joins else Tensor("x", (b.tokens, K), "f32", "state")
         norm = Norm(make_weight("gain", (), "F32", {"gain": K}), EPS) if self.norm else None
         w = make_weight("w", (K,), self.quant, {"w": 2 * N if self.act else N})
         if self.act:
-            return ops.gated_linear(b, x, w, norm=norm, act=self.act)
+            return ops.gated_linear(b, tensor_of(b, x), w, norm=norm, act=self.act)
         bias = make_weight("bias", (), "F32", {"bias": N}) if self.bias else None
         residual = Tensor("residual", (b.tokens, N), "f32", "state") if self.residual else None
         return ops.linear(b, x, w, norm=norm, bias=bias, residual=residual)
@@ -97,14 +101,18 @@ class Attend:
     window: bool = False
     bytes: bool = False
 
-    def build(self, b: PlanBuilder) -> Tensor:
-        """Its calls; what comes out."""
+    def spans(self, b: PlanBuilder) -> Tensor | Spans:
+        """Its first call or calls; what comes out."""
         heads, dim = 2 * self.group, self.head_dim
         precision: Precision = "q8" if self.bytes else "f16"
         blocks = CONTEXT // KV_BLOCK
         kv = KVLayout(blocks, CONTEXT, heads, 2, dim, dim**-0.5, precision=precision)
         qkv = Tensor("qkv", (b.tokens, (heads + 4) * dim), "f32", "state")
         return ops.attention(b, qkv, kv, 0, Reach(WINDOW if self.window else 0))
+
+    def build(self, b: PlanBuilder) -> Tensor:
+        """Its calls; what comes out."""
+        return tensor_of(b, self.spans(b))
 
 
 Spec = Product | Lookup | Attend
@@ -130,9 +138,14 @@ class Case:
         return MANY if self.many else 1
 
     @property
+    def attends(self) -> bool:
+        """Whether attention is a part of it."""
+        return isinstance(self.spec, Attend) or (isinstance(self.spec, Product) and self.spec.joins)
+
+    @property
     def position(self) -> int:
         """Of the first token."""
-        return POSITION if isinstance(self.spec, Attend) else 0
+        return POSITION if self.attends else 0
 
     def plan(self, traits: Traits) -> tuple[Plan, Tensor]:
         """Its plan on a device, and what comes out. Everything has a buffer of its own."""
@@ -256,4 +269,9 @@ def all_cases() -> list[Case]:
     specs += [Attend(dim, group, True) for dim in (16, 24, 96, 256) for group in (1, 2, 4)]
     specs += [Attend(dim, group, bytes=True) for dim in BYTES for group in BYTES[dim]]
     specs += [Attend(256, 4, True, True)]
-    return [Case(spec, many) for spec in specs for many in (False, True)]
+    one = [
+        Case(Product(kind, residual=added, joins=True), False)
+        for kind in QUANTS
+        for added in (False, True)
+    ]
+    return [Case(spec, many) for spec in specs for many in (False, True)] + one

@@ -128,6 +128,8 @@ def _spec(call: Call) -> Spec | None:
         acts: dict[str, Act] = {"act_silu": "silu", "act_gelu": "gelu"}
         act = next((acts[piece] for piece in shader.lib if piece in acts), None)
         flags = {name: name in args for name in ("bias", "residual")}
+        if "parts" in args:
+            return Product(weight.quant, bias=flags["bias"], residual=flags["residual"], joins=True)
         # The norm of a gate, or of what adds a bias, is fused or not: as the case is.
         norm = "norm" in args or act is not None or flags["bias"]
         return Product(weight.quant, norm, **flags, act=act)
@@ -224,7 +226,8 @@ def _trials(index: int, case: Case, traits: Traits) -> Iterable[_Trial]:
     def own(name: str) -> str:
         return f"{index}.{name}"
 
-    ways = next((call.variants for call in plan.calls if call.variants), None) or [PLAIN]
+    # What is checked comes last; what it is computed from may have variants, too.
+    ways = next((call.variants for call in plan.calls[::-1] if call.variants), None) or [PLAIN]
     y = replace(y, name=own(y.name))
     for way in ways:
         calls = tuple(
@@ -259,7 +262,7 @@ async def _run(device: Device, trials: list[_Trial]) -> list[_Trial]:
 
 
 def _tolerance(trial: _Trial) -> float:
-    if isinstance(trial.case.spec, Attend):
+    if trial.case.attends:
         return HALF_TOLERANCE
     terms = [call.shader.consts.get("TERMS", 0) for call in trial.plan.calls if call.shader]
     return TOLERANCE[{0: "f32", 1: "q8", 2: "q16"}[max(terms)]]

@@ -29,7 +29,7 @@ from engine.models.plans import (
     SAMPLE,
     build_plans,
 )
-from engine.ops.attention import KV_BLOCK, KVLayout
+from engine.ops.kv_layout import KV_BLOCK, KVLayout
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Plan, Traits, Weight
 from engine.prompt import Prompts

@@ -14,7 +14,7 @@ from engine.config import GenerateConfig, MeasureConfig
 from engine.errors import OctavoError
 from engine.loader import Host, LoadedModel
 from engine.models.plans import DECODE, PREFILL, SAMPLE
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.plan import Call, Plan
 from engine.scheduler import Scheduler
 from engine.session import Session

@@ -23,7 +23,7 @@ from typing import Any
 from engine.chat import ChatTemplate
 from engine.config import GenerateConfig
 from engine.errors import OctavoError
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.reasoning import Reasoning
 from engine.tokenizer import Encoder
 from engine.tokenizer.pieces import CONTINUES

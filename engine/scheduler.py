@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.session import Session
 from engine.turns import Turns
 

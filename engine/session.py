@@ -6,7 +6,7 @@ from math import ceil
 
 from engine.errors import OctavoError
 from engine.kv import BlockPool
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 
 
 class NoRoomError(OctavoError):

@@ -1,5 +1,5 @@
 // Decode attention, split over the context (flash-decoding): a workgroup takes one span of the
-// context for HEADS of the query heads that share a KV head, TILE tokens at a time, a lane each.
+// context for HEADS of the query heads that share a KV head, TILE tokens at a time, SHARE lanes each.
 // It rotates queries and the new key itself, and the last workgroup of a KV head stores the new K
 // and V; nobody reads them from the pool in this dispatch, as workgroups run in any order.
 override SCALE: f32;
@@ -8,7 +8,8 @@ const QUADS = HEAD_DIM / 4u;
 const PAIRS = HEAD_DIM / 2u;
 const OCTETS = HEAD_DIM / 8u;
 const LANES = WORKGROUP / PAIRS;  // lanes that share the values of a pair of elements
-const AHEAD = 8u;  // values a lane loads before it uses the first: loads are slow, but overlap
+const AHEAD = 16u;  // values a lane asks for before it knows their weights: loads take long
+const SHARE = WORKGROUP / TILE;
 const LOWEST = -3.0e38;
 
 var<workgroup> blocks: array<u32, TILE / KV_BLOCK>;
@@ -31,6 +32,17 @@ fn place(i: u32, head: u32) -> Row {
 // The block of every KV_BLOCK tokens of a tile, a lane each.
 fn block_of(tile: u32, lane: u32, position: u32) -> u32 {
   return block_table[min(tile / KV_BLOCK + lane, position / KV_BLOCK)];
+}
+
+// Values of every LANES-th of the `count` tokens of a tile, from i on.
+fn values_from(i: u32, tile: u32, count: u32, kv_head: u32, pair: u32) -> array<u32, AHEAD> {
+  var v: array<u32, AHEAD>;
+  for (var a = 0u; a < AHEAD; a++) {
+    let t = min(i + a * LANES, count - 1u);
+    v[a] = value_bits(place(t, kv_head), pair);
+    if (tile + t == step.position) { v[a] = new_v[pair]; }
+  }
+  return v;
 }
 
 fn put_query(head: u32, at: u32, pair: vec2<f32>) {
@@ -75,6 +87,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   workgroupBarrier();
 
   let pair = lane % PAIRS;
+  let token = lane / SHARE;
   var acc: array<vec2<f32>, HEADS>;
   var top: array<f32, HEADS>;
   var total: array<f32, HEADS>;
@@ -83,43 +96,46 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     // Zeroed by hand: SwiftShader does not renew a bare `var` in each round of a loop.
     var score = array<f32, HEADS>();
     var seen = array<f32, HEADS>();
-    let inside = tile + lane >= first && tile + lane < end;
+    let inside = tile + token >= first && tile + token < end;
     if (lane < TILE / KV_BLOCK) { blocks[lane] = block; }
     block = block_of(tile + TILE, lane, position);
     workgroupBarrier();
+    let count = min(TILE, end - tile);
+    let own = max(tile, first) - tile + lane / PAIRS;
+    var ahead = values_from(own, tile, count, kv_head, pair);
     if (inside) {
-      let row = place(lane, kv_head);
-      for (var o = 0u; o < OCTETS; o++) {
+      let row = place(token, kv_head);
+      for (var i = 0u; i < OCTETS / SHARE; i++) {
+        let o = i * SHARE + lane % SHARE;
         var bits = key_bits(row, o);
-        if (tile + lane == position) { bits = new_key_bits(o); }
+        if (tile + token == position) { bits = new_key_bits(o); }
         let a = low_quad(bits);
         let b = high_quad(bits);
         for (var g = 0u; g < HEADS; g++) {
-          let i = g * QUADS + 2u * o;
-          score[g] += dot(query[i], a) + dot(query[i + 1u], b);
+          let q = g * QUADS + 2u * o;
+          score[g] += dot(query[q], a) + dot(query[q + 1u], b);
         }
       }
     }
-    for (var g = 0u; g < HEADS; g++) { seen[g] = select(LOWEST, score[g], inside); }
+    for (var g = 0u; g < HEADS; g++) {
+      score[g] = share_sum(score[g], lane);
+      seen[g] = select(LOWEST, score[g], inside);
+    }
     let tile_top = fold_heads(seen, lane, true);
     for (var g = 0u; g < HEADS; g++) {
       let new_top = max(top[g], tile_top[g]);
       let fade = exp(top[g] - new_top);
       let weight = select(0.0, exp(score[g] - new_top), inside);
       top[g] = new_top;
-      total[g] = total[g] * fade + weight;
+      total[g] = total[g] * fade + weight / f32(SHARE);
       acc[g] *= fade;
-      weights[g * TILE + lane] = weight;
+      if (lane % SHARE == 0u) { weights[g * TILE + token] = weight; }
     }
     workgroupBarrier();
-    let count = min(TILE, end - tile);
-    let unseen = max(tile, first) - tile;
-    for (var i = unseen + lane / PAIRS; i < count; i += LANES * AHEAD) {
-      var v: array<u32, AHEAD>;
-      for (var a = 0u; a < AHEAD; a++) {
-        let t = min(i + a * LANES, count - 1u);
-        v[a] = value_bits(place(t, kv_head), pair);
-        if (tile + t == position) { v[a] = new_v[pair]; }
+    for (var i = own; i < count; i += LANES * AHEAD) {
+      let v = ahead;
+      if (i + LANES * AHEAD < count) {
+        ahead = values_from(i + LANES * AHEAD, tile, count, kv_head, pair);
       }
       for (var a = 0u; a < AHEAD; a++) {
         let t = i + a * LANES;

@@ -9,13 +9,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let blocks = K / 32u;
   let team = (group.y * GRID_X + group.x) * (WORKGROUP / TEAM) + lane / TEAM;
   let first = team * ROWS;
+  prepare_input(lane);
   var acc: array<f32, ROWS * PARTS>;
   var square = 0.0;
   for (var b = lane % TEAM; b < blocks; b += TEAM) {
     var xs: array<vec4<f32>, 8>;
     var total = vec4<f32>(0.0);
     for (var j = 0u; j < 8u; j++) {
-      var v = x[b * 8u + j];
+      var v = input(b * 8u + j);
       if (NORM) {
         square += dot(v, v);
         v *= gain(b * 8u + j);

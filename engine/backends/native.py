@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.plan import Call, Weight
 
 LIBRARY = Path(__file__).with_name("cpu.wasm")  # only in the wheel

@@ -6,7 +6,7 @@ from math import ceil
 
 from engine.config import LoadConfig
 from engine.errors import OctavoError
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 
 FIRST_SHARE = 8  # the budget over this is allocated at load
 FIRST_BLOCKS = 64  # at least

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from engine.kv.block_pool import BlockPool
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 
 
 def describe_pool(

@@ -11,7 +11,7 @@ from engine.errors import OctavoError
 from engine.models.reading import number, positive, required
 from engine.models.rope import Rope, read_rope
 from engine.ops import KVLayout, Reach
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.kv_values import Precision, row_words
 from engine.plan import PlanBuilder, Tensor, Weight
 from engine.weights.gguf import GGUF, MAX_NAME

@@ -14,6 +14,7 @@ from engine.ops import KVLayout
 from engine.ops.gate import Act
 from engine.ops.linear import Stack
 from engine.ops.norm import Norm
+from engine.ops.spans import Spans
 from engine.plan import PlanBuilder, Tensor, Weight
 from engine.weights.gguf import GGUF
 
@@ -126,7 +127,7 @@ class Llama:
         return ops.linear(b, x, self._output, norm=self._norm, into=into)
 
 
-def _added(b: PlanBuilder, x: Tensor, y: Tensor, w: Weight, norm: Norm | None) -> Tensor:
+def _added(b: PlanBuilder, x: Tensor, y: Tensor | Spans, w: Weight, norm: Norm | None) -> Tensor:
     """``x + y @ w.T``, or ``x + norm(y @ w.T)``."""
     if not norm:
         return ops.linear(b, y, w, residual=x)

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import OctavoError, shown
 from engine.models.reading import number, positive, weight
-from engine.ops.attention import ROPE
+from engine.ops.kv_layout import ROPE
 from engine.plan import Weight
 from engine.weights.gguf import GGUF
 

@@ -7,83 +7,19 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from engine.ops.kv_values import Precision, read_blocks, row_words, write_tokens
+from engine.ops.kv_layout import KV_BLOCK, ROPE, KVLayout
+from engine.ops.kv_values import read_blocks, write_tokens
+from engine.ops.spans import Spans
 from engine.ops.state import NUM_TOKENS, POSITION, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant
-from engine.shaders import Access, Shader, Slot
+from engine.shaders import Shader, Slot
 
-KV_BLOCK = 16  # tokens in a physical block
-ROPE = "rope"  # the table of models that have one
-SPLITS = 32  # most spans a context is split into
-SPLIT_WORKGROUP = 128  # lanes of attention_split, and tokens it handles at a time
+SPLIT_WORKGROUP = 128  # lanes of attention_split
+SPLIT_SHARE = 2  # of them share a token, where they can shuffle
+SPLITS = 64  # most spans of the context that it makes
 TILE_WORKGROUP = 128  # lanes of attention_tile
 TILE_SPLITS = 4  # spans that a whole chunk of attention_tile is split into
-
-
-@dataclass(frozen=True)
-class KVLayout:
-    """The shape of the paged KV cache and of the heads that use it.
-
-    Pools are (num_blocks, kv_heads, KV_BLOCK, head_dim) f16, or with the ``precision`` q8
-    (num_blocks, kv_heads, words) u32: those of all tokens' bytes, then those of their scales. A
-    device may have more blocks or fewer of them than plans say (``engine.backends.base.pools_of``).
-    ``block_table`` is (ceil(context / KV_BLOCK),) u32. The first ``rotary`` elements of a head are
-    rotated (0: all of them), a multiple of 4; ``halves`` says that their pairs are (i, i + rotary /
-    2) and not (2i, 2i + 1).
-    """
-
-    num_blocks: int
-    context: int
-    q_heads: int
-    kv_heads: int
-    head_dim: int
-    scale: float
-    halves: bool = False
-    rotary: int = 0
-    precision: Precision = "f16"
-
-    @property
-    def rotated(self) -> int:
-        """Elements of a head that are rotated."""
-        return self.rotary or self.head_dim
-
-    @property
-    def group(self) -> int:
-        """Query heads that share a KV head."""
-        return self.q_heads // self.kv_heads
-
-    @property
-    def max_blocks(self) -> int:
-        """Blocks that one sequence can have."""
-        return ceil(self.context / KV_BLOCK)
-
-    def rope(self, name: str = ROPE) -> Tensor:
-        """A table of cosines and sines, (context, head_dim / 2, 2) f32: of the pairs that are
-        rotated, then 1 and 0 for those that are not."""
-        return Tensor(name, (self.context, self.head_dim // 2, 2), "f32", "state")
-
-    @property
-    def block_table(self) -> Tensor:
-        """Physical block of each logical block of the sequence."""
-        return Tensor("block_table", (self.max_blocks,), "u32", "state")
-
-    def pool(self, which: str, layer: int) -> Tensor:
-        """The ``k`` or ``v`` pool of a layer."""
-        name, shape = f"{which}.{layer}", (self.num_blocks, self.kv_heads)
-        if self.precision == "f16":
-            return Tensor(name, (*shape, KV_BLOCK, self.head_dim), "f16", "kv")
-        words = KV_BLOCK * row_words(self.head_dim, self.precision)
-        return Tensor(name, (*shape, words), "u32", "kv")
-
-    def pool_slots(self, words: int, access: Access = "read") -> tuple[Slot, Slot]:
-        """The bindings of both pools: ``words`` of halves at a time, or single words of bytes."""
-        vector = self.precision == "f16" and words > 1
-        type = f"array<vec{words}<u32>>" if vector else "array<u32>"
-        return Slot("k_pool", type, access), Slot("v_pool", type, access)
-
-    def pieces(self, use: str) -> tuple[str, ...]:
-        """The pieces of WGSL by which a kernel reads and writes what is in the pools."""
-        return (f"kv_half_{use}",) if self.precision == "f16" else ("kv_bytes", f"kv_bytes_{use}")
+FEW_SPLITS = 32  # most spans of few tokens
 
 
 @dataclass(frozen=True)
@@ -102,20 +38,17 @@ _ROPE = Slot("rope", "array<vec4<f32>>")
 
 def attention(
     b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach = EVERYTHING
-) -> Tensor:
+) -> Tensor | Spans:
     """Rotate, store K and V, attend: qkv (M, (q_heads + 2 kv_heads) * head_dim) f32 ->
-    (M, q_heads * head_dim) f32. Token i of the step sits at step.position + i."""
-    y = b.activation("attention", qkv.shape[0], kv.q_heads * kv.head_dim)
+    (M, q_heads * head_dim) f32, maybe in spans that the product after it joins. Token i of the
+    step sits at step.position + i."""
     barriers = b.traits.barriers and b.traits.kind != "cpu"
     if b.tokens == 1 and barriers and _split_heads(b, kv):
-        _split(b, qkv, kv, layer, reach, y)
-        return y
+        return _split(b, qkv, kv, layer, reach)
     q = _rope_store(b, qkv, kv, layer, reach.rope)
     if barriers and b.tokens > 1 and _tile_size(kv) and _tile_lanes(b, kv):
-        _tile(b, q, kv, layer, reach.window, y)
-    else:
-        _rows(b, q, kv, layer, reach.window, y)
-    return y
+        return _tile(b, q, kv, layer, reach.window)
+    return _rows(b, q, kv, layer, reach.window)
 
 
 def _consts(kv: KVLayout, workgroup: int) -> dict[str, int]:
@@ -182,8 +115,9 @@ def _attend_args(q: Tensor, kv: KVLayout, layer: int) -> dict[str, Tensor]:
     }
 
 
-def _rows(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int, y: Tensor) -> None:
+def _rows(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int) -> Tensor:
     """A thread for each query head of each token; no barriers."""
+    y = b.activation("attention", *q.shape)
     workgroup = 32 if b.traits.barriers else 4
     shader = Shader(
         "attention_rows",
@@ -200,74 +134,7 @@ def _rows(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int, y: T
     grid = Grid(ceil(kv.q_heads / workgroup), tokens=1 if b.tokens > 1 else 0)
     args = {**_attend_args(q, kv, layer), "y": y}
     b.call(Call("attention", args, ("y",), reference, shader, grid))
-
-
-_SPAN_LIB = ("step", "window", "span")
-
-
-@dataclass(frozen=True)
-class _Spans:
-    """An attention's results by span of the context (wgsl/lib/span.wgsl): sums of values (rows,
-    head_dim) and of weights (rows, 2), a row being a query head of a token in a span."""
-
-    parts: Tensor
-    stats: Tensor
-    consts: Mapping[str, int]
-    window: int
-    private = ("parts", "stats")  # of references, which have one span
-
-    @classmethod
-    def of(cls, b: PlanBuilder, kv: KVLayout, splits: int, tile: int, window: int) -> _Spans:
-        """Room for ``splits`` spans of a step's most tokens; fewer tokens may have more spans."""
-        capacity = b.tokens * splits
-        return cls(
-            b.activation("parts", capacity * kv.q_heads, kv.head_dim),
-            b.activation("stats", capacity * kv.q_heads, 2),
-            {"SPLITS": SPLITS, "CAPACITY": capacity, "TILE": tile, "KV_BLOCK": KV_BLOCK},
-            window,
-        )
-
-    @property
-    def args(self) -> dict[str, Tensor]:
-        """The tensors as arguments of a call."""
-        return {"parts": self.parts, "stats": self.stats}
-
-    def slots(self, width: int) -> tuple[Slot, Slot]:
-        """The bindings that write them, ``width`` elements at a time."""
-        return (
-            Slot("parts", f"array<vec{width}<f32>>", "read_write"),
-            Slot("stats", "array<vec2<f32>>", "read_write"),
-        )
-
-    def put(self, a: Mapping[str, Any], attended: Any) -> None:
-        """For references, one span does: the whole context, already normalized."""
-        values = attended.reshape(-1, self.parts.shape[1])
-        a["parts"][: len(values)] = values
-        a["stats"][: len(values)] = (0.0, 1.0)
-
-    def merge(self, b: PlanBuilder, kv: KVLayout, y: Tensor) -> None:
-        """Join the spans into ``y``."""
-        shader = Shader(
-            "attention_merge",
-            (
-                STEP_SLOT,
-                Slot("parts", "array<vec2<f32>>"),
-                Slot("stats", "array<vec2<f32>>"),
-                Slot("y", "array<vec2<f32>>", "read_write"),
-            ),
-            lib=_SPAN_LIB,
-            consts={"WORKGROUP": 64, "HEAD_DIM": kv.head_dim, **self.consts},
-            overrides={"Q_HEADS": kv.q_heads, "WINDOW": self.window},
-        )
-
-        def reference(a: Mapping[str, Any]) -> None:
-            n = int(a["step"][NUM_TOKENS])
-            a["y"][:n] = a["parts"][: n * kv.q_heads].reshape(n, -1)
-
-        args = {"step": STEP, **self.args, "y": y}
-        threads = kv.q_heads * kv.head_dim // 2
-        grid = Grid(ceil(threads / 64), tokens=1 if b.tokens > 1 else 0)
-        b.call(Call("attention_merge", args, ("y",), reference, shader, grid))
+    return y
 
 
 def _tile_lanes(b: PlanBuilder, kv: KVLayout) -> list[int]:
@@ -283,14 +150,14 @@ def _tile_size(kv: KVLayout) -> int:
     return min(64, 16384 // 8 // kv.head_dim // 8 * 8)
 
 
-def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int, y: Tensor) -> None:
+def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int) -> Spans:
     """Keys and values through workgroup memory, shared by the rows of a workgroup."""
-    spans = _Spans.of(b, kv, TILE_SPLITS, _tile_size(kv), window)
+    spans = Spans.of(b, kv, _tile_size(kv), window, TILE_SPLITS, FEW_SPLITS)
     subgroups = b.traits.subgroup >= 4
 
     def variant(lanes: int) -> Variant:
         tokens = TILE_WORKGROUP // lanes // kv.group
-        grid = Grid(kv.kv_heads, z=SPLITS, tokens=tokens)
+        grid = Grid(kv.kv_heads, z=FEW_SPLITS, tokens=tokens)
         return Variant({"LANES": lanes, "TOKENS": tokens}, grid)
 
     variants = {f"{n} lanes": variant(n) for n in _tile_lanes(b, kv)}
@@ -300,7 +167,7 @@ def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int, y: T
         "attention_tile",
         (*_attend_slots(kv), *spans.slots(4)),
         lib=(
-            *(*_SPAN_LIB, "paged", *kv.pieces("quad")),
+            *(*Spans.lib, "paged", *kv.pieces("quad")),
             "lanes_sum_subgroup" if subgroups else "lanes_sum_alone",
         ),
         consts=consts,
@@ -314,7 +181,7 @@ def _tile(b: PlanBuilder, q: Tensor, kv: KVLayout, layer: int, window: int, y: T
     args = {**_attend_args(q, kv, layer), **spans.args}
     call = Call("attention_tile", args, spans.private, reference, shader, first.grid, variants)
     b.call(replace(call, private=spans.private))
-    spans.merge(b, kv, y)
+    return spans
 
 
 def _split_heads(b: PlanBuilder, kv: KVLayout) -> list[int]:
@@ -336,10 +203,12 @@ def _split_heads(b: PlanBuilder, kv: KVLayout) -> list[int]:
     return [n for n in heads if kv.group % n == 0 and nbytes(n) <= b.traits.workgroup_bytes]
 
 
-def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach, y: Tensor) -> None:
+def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach) -> Spans:
     """One token: rotation, the store of K and V and the attention in one kernel."""
-    spans = _Spans.of(b, kv, SPLITS, SPLIT_WORKGROUP, reach.window)
     subgroup = b.traits.subgroup
+    can_share = subgroup >= SPLIT_SHARE and kv.head_dim // 8 % SPLIT_SHARE == 0
+    tile = SPLIT_WORKGROUP // (SPLIT_SHARE if can_share else 1)
+    spans = Spans.of(b, kv, tile, reach.window, SPLITS, SPLITS)
     team = {"TEAM": min(subgroup, 32)} if subgroup else {}
 
     def variant(heads: int) -> Variant:
@@ -359,7 +228,7 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach, 
             *spans.slots(2),
         ),
         lib=(
-            *(*_SPAN_LIB, "rope", "paged", *kv.pieces("split")),
+            *(*Spans.lib, "rope", "paged", *kv.pieces("split")),
             f"heads_{'subgroup' if subgroup else 'workgroup'}",
         ),
         consts=consts,
@@ -382,7 +251,7 @@ def _split(b: PlanBuilder, qkv: Tensor, kv: KVLayout, layer: int, reach: Reach, 
     writes = ("k_pool", "v_pool", *spans.private)
     call = Call("attention_split", args, writes, reference, shader, first.grid, variants)
     b.call(replace(call, private=spans.private))
-    spans.merge(b, kv, y)
+    return spans
 
 
 def rotate_and_store(a: Mapping[str, Any], kv: KVLayout) -> Any:

@@ -1,7 +1,7 @@
 """Linear layers on quantized weights, with what surrounds them fused where a kernel can.
 
 kernel          tokens   needs            activations
-linear_team     1        barriers or subgroups, norm fused     f32
+linear_team     1        barriers; norm, or joining of spans, fused   f32
 linear_tile     many     barriers                              f32
 linear_tile_plain many   barriers, weights in single precision f32
 linear_rows     any      nothing                               f32
@@ -22,6 +22,7 @@ from engine.ops.embed import weight_slots
 from engine.ops.gate import ACTS, Act, activated, gate, gated
 from engine.ops.norm import Norm, normalize, rmsnorm
 from engine.ops.quantize import TERMS, dequantized, quantize
+from engine.ops.spans import Spans, tensor_of
 from engine.ops.state import NUM_TOKENS, STEP, STEP_SLOT
 from engine.plan import Call, Grid, PlanBuilder, Tensor, Variant, Weight
 from engine.shaders import Shader, Slot
@@ -31,6 +32,8 @@ FEW_ROWS = 4096
 MANY_ROWS = 16384
 FEW_TILES = 256  # keep a large GPU half busy
 FEW_SLICES = 512  # of small tiles: more of them are in each other's way
+LARGE_TEAMS = 256  # lanes of the largest workgroup of linear_team
+JOINED_BYTES = 100 << 20  # that all workgroups of a product may read to join spans, each for itself
 MOST_SLOTS = 8  # storage buffers a stage that WebGPU guarantees
 Stack = tuple[Weight, ...]  # matrices (N, K) that make one by rows, each quantized in its own way
 
@@ -40,7 +43,7 @@ class _Layer:
     """One linear layer to be turned into a kernel call; its rows begin at ``first`` in those of y
     and of the bias."""
 
-    x: Tensor
+    x: Tensor | Spans
     w: Weight
     y: Tensor
     parts: int
@@ -64,7 +67,7 @@ class _Layer:
 
 def linear(
     b: PlanBuilder,
-    x: Tensor,
+    x: Tensor | Spans,
     w: Weight | Stack,
     *,
     norm: Norm | None = None,
@@ -77,7 +80,7 @@ def linear(
     -> (M, N) f32; ``into`` is a tensor for the result that outlives the plan."""
     assert not (act and residual)
     matrices = w if isinstance(w, tuple) else (w,)
-    y = into or b.activation("linear", x.shape[0], sum(matrix.shape[0] for matrix in matrices))
+    y = into or b.activation("linear", b.tokens, sum(matrix.shape[0] for matrix in matrices))
     pieces = [piece for m in matrices for piece in split(m, b.traits.max_tensor_bytes)]
     _emit(b, _below_each_other(_Layer(x, p, y, 1, norm, bias, residual, act=act) for p in pieces))
     return y
@@ -108,21 +111,26 @@ def _below_each_other(layers: Iterable[_Layer]) -> list[_Layer]:
 
 def _emit(b: PlanBuilder, layers: Sequence[_Layer]) -> None:
     """The calls of layers that share input and norm."""
-    traits, x, norm = b.traits, layers[0].x, layers[0].norm
+    traits, norm = b.traits, layers[0].norm
+
+    @cache
+    def tensor() -> Tensor:
+        return tensor_of(b, layers[0].x)
 
     @cache
     def quantized(pairs: bool) -> tuple[Tensor, Tensor]:
-        return quantize(b, x, norm, pairs)
+        return quantize(b, tensor(), norm, pairs)
 
     @cache
     def normalized() -> Tensor:
-        return rmsnorm(b, x, norm.gain, norm.eps) if norm else x
+        return rmsnorm(b, tensor(), norm.gain, norm.eps) if norm else tensor()
 
     for layer in layers:
-        plain = replace(layer, norm=None)
         if traits.kind == "cpu" or (b.tokens == 1 and traits.barriers):
-            b.call(_team(b, layer))
-        elif traits.activations == "f32" or not packed_lib(layer.w.format):
+            b.call(_team(b, layer if _can_join(b, layer) else replace(layer, x=tensor())))
+            continue
+        plain = replace(layer, x=tensor(), norm=None)
+        if traits.activations == "f32" or not packed_lib(layer.w.format):
             plain = replace(plain, x=normalized())
             if not traits.barriers:
                 b.call(_rows(b, plain))
@@ -151,12 +159,19 @@ def _call(
     first = next(iter(variants.values()))
     args: dict[str, Tensor] = {"step": STEP}
     slots = [] if name == "linear_team" else [STEP_SLOT]
-    for arg, (tensor, store) in (inputs or {"x": (layer.x, "array<vec4<f32>>")}).items():
-        args[arg] = tensor
-        slots.append(Slot(arg, store))
+    overrides: dict[str, int | float] = {"K": layer.w.shape[1], "N": layer.rows}
+    if isinstance(layer.x, Spans):
+        args |= layer.x.args
+        slots += layer.x.read_slots
+        lib = (*layer.x.join_lib, *lib)
+        consts = {**layer.x.join_consts, **(consts or {})}
+        overrides["WINDOW"] = layer.x.window
+    else:
+        for arg, (tensor, store) in (inputs or {"x": (layer.x, "array<vec4<f32>>")}).items():
+            args[arg] = tensor
+            slots.append(Slot(arg, store))
     args["w"] = layer.w
     slots += weight_slots("w", layer.w)
-    overrides: dict[str, int | float] = {"K": layer.w.shape[1], "N": layer.rows}
     overrides |= {"STRIDE": layer.y.shape[1], "FIRST": layer.first}
     if layer.norm:
         args["norm"] = layer.norm.gain
@@ -183,30 +198,55 @@ def _call(
     return Call("linear", args, ("y",), _reference(layer), shader, first.grid, variants)
 
 
+def _read_to_join(layer: _Layer, lanes: int, rows: int) -> int:
+    """Bytes that all workgroups of linear_team read if each of them joins the spans."""
+    assert isinstance(layer.x, Spans)
+    workgroups = ceil(layer.rows / (lanes // 32 * rows))
+    return workgroups * layer.x.most * 4 * layer.w.shape[1]
+
+
+def _can_join(b: PlanBuilder, layer: _Layer) -> bool:
+    """Whether linear_team may join spans itself, which saves a dispatch: a workgroup has memory for
+    its input, and not too much is read."""
+    if not isinstance(layer.x, Spans) or layer.norm:
+        return False
+    padded = layer.w.shape[1] * 9 // 8  # see wgsl/lib/input_spans.wgsl
+    fits = 4 * (padded + LARGE_TEAMS) <= b.traits.workgroup_bytes
+    return fits and _read_to_join(layer, LARGE_TEAMS, 2) <= JOINED_BYTES
+
+
 def _team(b: PlanBuilder, layer: _Layer) -> Call:
     """One token, a team of lanes for a few rows. Many rows (the output matrix) fill a GPU anyway,
     and then more rows a team share the loads of the activations."""
-    subgroup, workgroup = b.traits.subgroup, 64
+    subgroup = b.traits.subgroup
     widest = min(subgroup, 32) if subgroup else 32
     half = not subgroup or (layer.parts == 2 and layer.rows >= FEW_ROWS)
     team = min(widest, 16) if half else widest
-    rule = (team, 4 if layer.rows >= MANY_ROWS and layer.parts == 1 else 2)
-    teams = [t for t in (widest, widest // 2) if t]
+    rule = (64, team, 4 if layer.rows >= MANY_ROWS and layer.parts == 1 else 2)
+    others = list(product((64,), (t for t in (widest, widest // 2) if t), (1, 2, 4)))
+    if isinstance(layer.x, Spans):
+        # The more lanes share what is joined, the less is read.
+        ways = [(LARGE_TEAMS, team, 1), (LARGE_TEAMS, team, 2), (LARGE_TEAMS // 2, team, 1)]
+        rule, *others = (v for v in ways if _read_to_join(layer, v[0], v[2]) <= JOINED_BYTES)
 
-    def variant(team: int, rows: int) -> Variant:
-        grid = Grid.rows(ceil(layer.rows / (workgroup // team * rows)))
-        return Variant({"WORKGROUP": workgroup, "TEAM": team, "ROWS": rows}, grid)
+    def variant(lanes: int, team: int, rows: int) -> Variant:
+        grid = Grid.rows(ceil(layer.rows / (lanes // team * rows)))
+        return Variant({"WORKGROUP": lanes, "TEAM": team, "ROWS": rows}, grid)
 
+    def name(lanes: int, team: int, rows: int) -> str:
+        return f"{team} lanes, {rows} rows" + (f", {lanes}" if lanes != 64 else "")
+
+    joins = "input_spans" if isinstance(layer.x, Spans) else "input_plain"
     return _call(
         b,
         layer,
         "linear_team",
         (
             *weight_lib(layer.w.format),
-            "input_norm" if layer.norm else "input_plain",
+            "input_norm" if layer.norm else joins,
             f"team_sum_{'subgroup' if subgroup else 'workgroup'}",
         ),
-        {f"{t} lanes, {r} rows": variant(t, r) for t, r in (rule, *product(teams, (1, 2, 4)))},
+        {name(*v): variant(*v) for v in (rule, *others)},
         enable=("subgroups",) if subgroup else (),
     )
 
@@ -351,7 +391,10 @@ def _reference(layer: _Layer) -> Any:
 
     def reference(a: Mapping[str, Any]) -> None:
         n = min(int(a["step"][NUM_TOKENS]), layer.y.shape[0])
-        x = dequantized(a, n) if "x_quants" in a else a["x"][:n]
+        if isinstance(layer.x, Spans):
+            x = layer.x.joined(a, n)
+        else:
+            x = dequantized(a, n) if "x_quants" in a else a["x"][:n]
         if "norm" in a:
             x = normalize(x, a["norm"], eps)
         y = matmul(x, a["w"])

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from engine.ops.attention import KV_BLOCK, ROPE, KVLayout, rotate, rotation
+from engine.ops.attention import rotate, rotation
+from engine.ops.kv_layout import KV_BLOCK, ROPE, KVLayout
 from engine.ops.kv_values import read_blocks, row_words, write_tokens
 from engine.plan import Call, Grid, PlanBuilder, Tensor
 from engine.shaders import Shader, Slot

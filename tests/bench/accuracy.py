@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from engine.models import Model, open_model
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.kv_values import Precision
 from engine.ops.state import STEP, StepRecord, tokens_tensor
 from engine.plan import Plan, PlanBuilder, Tensor, Traits, Weight

@@ -22,7 +22,7 @@ from engine.config import LoadConfig
 from engine.engine import Engine
 from engine.loader import LoadedModel
 from engine.models.plans import DECODE, PREFILL, SHIFT
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.shift import pack_shift, shift_tensor
 from engine.ops.state import STEP, StepRecord, logits_tensor, tokens_tensor
 from engine.scheduler import Scheduler

@@ -7,9 +7,11 @@ import math
 import numpy as np
 
 from engine import ops
-from engine.ops.attention import KV_BLOCK, KVLayout, Reach
+from engine.ops.attention import Reach
+from engine.ops.kv_layout import KV_BLOCK, KVLayout
 from engine.ops.kv_values import Precision, write_tokens
 from engine.ops.shift import pack_shift, shift_tensor
+from engine.ops.spans import tensor_of
 from engine.ops.state import StepRecord
 from engine.plan import Tensor
 from tests.kernels.cases import builder, numbers, rows, state
@@ -48,7 +50,8 @@ def case_of(
     of it sees is not a number."""
     b = builder(device, capacity)
     width = (kv.q_heads + 2 * kv.kv_heads) * kv.head_dim
-    y = ops.attention(b, state("qkv", capacity, width), kv, 0, Reach(window, "own"))
+    qkv = state("qkv", capacity, width)
+    y = tensor_of(b, ops.attention(b, qkv, kv, 0, Reach(window, "own")))
     history = np.random.default_rng(7)
     shape = (kv.num_blocks, kv.kv_heads, KV_BLOCK, kv.head_dim)
     pools = {}

@@ -13,10 +13,12 @@ from engine import ops
 from engine.backends.cpu import CpuDevice
 from engine.backends.native import QUANTS as KINDS
 from engine.backends.native import Native, open_native
-from engine.ops.attention import KVLayout, Reach
+from engine.ops.attention import Reach
 from engine.ops.gate import gate
+from engine.ops.kv_layout import KVLayout
 from engine.ops.kv_values import write_tokens
 from engine.ops.norm import Norm
+from engine.ops.spans import tensor_of
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
 from engine.selftest import passes
@@ -275,7 +277,9 @@ def attention(kv: KVLayout, tokens: int, position: int, window: int) -> Case:
     return Case(
         f"attention of {kv.q_heads}/{kv.kv_heads} heads of {kv.head_dim}, {kv.rotary} rotated, as"
         f" halves {kv.halves}, {tokens} at {position}, window {window}, {kv.precision}",
-        lambda b: ops.attention(b, state("qkv", *qkv.shape), kv, 0, Reach(window, "own")),
+        lambda b: tensor_of(
+            b, ops.attention(b, state("qkv", *qkv.shape), kv, 0, Reach(window, "own"))
+        ),
         inputs,
         tokens,
         tokens,

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ops.attention import KVLayout, Reach, attend, rotate
+from engine.ops.attention import SPLITS, Reach, attend, rotate
+from engine.ops.kv_layout import KVLayout
+from engine.ops.spans import tensor_of
 from tests.kernels.cases import assert_close, builder, state
 from tests.kernels.harness import Case, Harness
 from tests.kernels.kv_cases import SHAPES, case_of, layout, rope, scattered
@@ -73,8 +75,8 @@ def test_only_spans_that_a_token_sees_are_joined(harness: Harness, device: str) 
     case, _ = case_of(device, kv, 130, 120, 120, scattered(kv))
     b = builder(device, 120)
     qkv = state("qkv", *case.arrays["qkv"].shape)
-    ops.attention(b, qkv, kv, 0, Reach(0, "own"))
-    y = ops.attention(b, qkv, kv, 0, Reach(20, "own"))
+    tensor_of(b, ops.attention(b, qkv, kv, 0, Reach(0, "own")))
+    y = tensor_of(b, ops.attention(b, qkv, kv, 0, Reach(20, "own")))
     case.plan = b.build()
     (got,) = harness.run(case, [y])
     assert_close(got, case.reference()[y.name], 2e-3)
@@ -154,10 +156,12 @@ def test_prefill_equals_decode(harness: Harness) -> None:
     assert_close(single[0], chunk[4], 1e-3)
 
 
-def test_long_context(harness: Harness) -> None:
+@pytest.mark.parametrize(("device", "tile"), [("workgroup", 128), ("subgroup", 64)])
+def test_long_context(harness: Harness, device: str, tile: int) -> None:
     """Beyond SPLITS * TILE tokens a span has several tiles, and the softmax runs over them."""
-    kv = layout("single", False, context=4500)
-    for position in (2048, 4400):
-        case, y = case_of("workgroup", kv, position, 1, 1, scattered(kv))
+    kv = layout("single", False, context=SPLITS * tile + 200)
+    for position in (SPLITS * tile // 2, SPLITS * tile + 100):
+        case, y = case_of(device, kv, position, 1, 1, scattered(kv))
+        assert case.plan.calls[0].shader.consts["TILE"] == tile
         (got,) = harness.run(case, [y])
         assert_close(got, case.reference()[y.name], 2e-3)

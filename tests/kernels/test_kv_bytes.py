@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.ops.attention import KV_BLOCK, KVLayout
+from engine.ops.kv_layout import KV_BLOCK, KVLayout
 from engine.ops.kv_values import GROUP, read_blocks
 from tests.kernels.cases import assert_close
 from tests.kernels.harness import Harness

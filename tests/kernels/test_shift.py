@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.ops.attention import KV_BLOCK, KVLayout, rotate
+from engine.ops.attention import rotate
+from engine.ops.kv_layout import KV_BLOCK, KVLayout
 from tests.kernels.cases import assert_close
 from tests.kernels.harness import Harness
 from tests.kernels.kv_cases import rope, shift_case

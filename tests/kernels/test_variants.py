@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from engine import ops
+from engine.ops.attention import Reach
+from engine.ops.kv_layout import KVLayout
 from engine.ops.norm import Norm
 from engine.ops.state import StepRecord
 from engine.plan import PlanBuilder, Tensor
@@ -87,3 +89,29 @@ def test_attention(harness: Harness, device: str, tokens: int, shape: str) -> No
     for position in (50, 130):  # from 50 on, only the last tokens reach into the second span
         case, y = case_of(device, kv, position, tokens, tokens, scattered(kv))
         assert assert_all_right(harness, case, y, tokens, 2e-3) > 1
+
+
+@pytest.mark.parametrize("window", [0, 140])
+@pytest.mark.parametrize("device", ["workgroup", "subgroup"])
+def test_a_product_that_joins_spans(harness: Harness, device: str, window: int) -> None:
+    """The product that follows attention of one token reads its spans: of four, of two of them."""
+    kv, n = layout("smollm2", False), 70
+    for position in (20, 390):
+        alone, _ = case_of(device, kv, position, 1, 1, scattered(kv), window)
+        b = builder(device)
+        attended = ops.attention(b, state("qkv", 1, 960), kv, 0, Reach(window, "own"))
+        w, residual = weight("w", n, 576, quant="Q4_1"), state("residual", 1, n)
+        y = ops.linear(b, attended, w, residual=residual)
+        assert [call.op for call in b.calls] == ["attention_split", "linear"]
+        arrays = {**alone.arrays, "residual": numbers(5, 1, n)}
+        case = Case(b.build(), arrays, {"w": numbers(n, n, 576) / 8}, StepRecord(position, 1))
+        assert assert_all_right(harness, case, y, 1, 2e-3) > 1
+
+
+def test_too_much_to_join() -> None:
+    """Spans are joined before the product where each of many workgroups would read many."""
+    kv = KVLayout(8, 1 << 17, 40, 8, 128, 0.1)
+    b = builder("subgroup")
+    attended = ops.attention(b, state("qkv", 1, 56 * 128), kv, 0, Reach())
+    ops.linear(b, attended, weight("w", 5120, 5120, quant="Q4_1"))
+    assert [call.op for call in b.calls] == ["attention_split", "attention_merge", "linear"]

@@ -24,7 +24,7 @@ from engine.host.debug.files import FileWeights, host_of
 from engine.host.debug.running import Found, conclude, examine, lay_out, steps_of
 from engine.host.errors import HostError
 from engine.host.shards import About, cut_unpinned
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.kv_values import Precision
 from engine.plan import Call, PlanBuilder, Tensor
 from engine.weights.quants import make_weight
@@ -103,9 +103,9 @@ def test_the_first_value_that_is_not_finite_is_found(
     plant(monkeypatch, lambda c: c.op == "rope_store" and c.layer == 2, spoil)
     assert run(arguments(compare=compare)) == 1
     said = capsys.readouterr().out
-    assert "First value that is not finite: q.16 (q) [2, 5], 2 of 1024 in 16x64" in said
+    assert "First value that is not finite: q.15 (q) [2, 5], 2 of 1024 in 16x64" in said
     assert "layer 2, op rope_store" in said
-    assert ("First tensor that differs: q.16 (q)" in said) == compare
+    assert ("First tensor that differs: q.15 (q)" in said) == compare
     assert ("difference inf" in said) == compare
 
 
@@ -201,7 +201,7 @@ def test_plans_of_a_gpu_are_compared(
     if at not in kinds:
         assert "nothing differs" in said
     elif at == "attention_split":
-        assert {seen.call.op for seen in it.seen if seen.differs} == {"attention_merge"}
+        assert {seen.call.op for seen in it.seen if seen.differs} == {"linear"}
         assert "or attention_split before it, whose result only this call reads" in said
     else:
         assert {seen.call.op for seen in it.seen if seen.differs} == {at}

@@ -18,7 +18,7 @@ from engine.config import GenerateConfig, LoadConfig, MeasureConfig
 from engine.engine import Engine
 from engine.errors import OctavoError
 from engine.kv import budget
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.plan import Tensor, Traits
 from engine.selftest import passes
 from tests.growing import GrowingInRuns

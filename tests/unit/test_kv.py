@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.errors import OctavoError
 from engine.kv import BlockPool
 from engine.kv.usage import describe_pool, runs
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.session import Session
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.ops.attention import KV_BLOCK, KVLayout, rotate
+from engine.ops.attention import rotate
+from engine.ops.kv_layout import KV_BLOCK, KVLayout
 from engine.ops.kv_values import (
     GROUP,
     Precision,

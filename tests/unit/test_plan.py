@@ -39,14 +39,14 @@ def plans(traits: Traits, name: str = "tiny", precision: Precision = "f16") -> d
 
 
 @pytest.mark.parametrize("device", ["gpu", "gpu without subgroups"])
-def test_decode_takes_six_dispatches_a_layer_and_four(device: str) -> None:
+def test_decode_takes_five_dispatches_a_layer_and_four(device: str) -> None:
     layers = 3
     found = plans(TRAITS[device])
-    assert len(found[DECODE].calls) + len(found[SAMPLE].calls) == 6 * layers + 4
+    assert len(found[DECODE].calls) + len(found[SAMPLE].calls) == 5 * layers + 4
 
 
 def test_dispatches_in_order() -> None:
-    layer = ["linear", "attention_split", "attention_merge", "linear", "linear", "linear"]
+    layer = ["linear", "attention_split", "linear", "linear", "linear"]
     calls = {name: [c.op for c in plan.calls] for name, plan in plans(TRAITS["gpu"]).items()}
     assert calls[DECODE] == ["embed", *layer * 3, "linear"]
     assert calls[HEAD] == ["linear"]

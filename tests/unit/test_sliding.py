@@ -12,7 +12,7 @@ from engine.backends.base import Buffer
 from engine.backends.cpu import CpuDevice
 from engine.errors import OctavoError
 from engine.kv import BlockPool, budget
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.state import SEED, STEP
 from engine.plan import Tensor
 from engine.session import NoRoomError, Session

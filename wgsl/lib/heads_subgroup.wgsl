@@ -3,6 +3,13 @@
 const TEAMS = WORKGROUP / TEAM;
 var<workgroup> heads_scratch: array<f32, HEADS * TEAMS>;
 
+// The sum over the SHARE lanes that share a token.
+fn share_sum(own: f32, lane: u32) -> f32 {
+  var sum = own;
+  for (var step = SHARE / 2u; step > 0u; step /= 2u) { sum += subgroupShuffleXor(sum, step); }
+  return sum;
+}
+
 fn fold_heads(own: array<f32, HEADS>, lane: u32, largest: bool) -> array<f32, HEADS> {
   for (var g = 0u; g < HEADS; g++) {
     var a = own[g];

@@ -1,6 +1,8 @@
 // The largest, or the sum, of each head's values over all lanes, through workgroup memory.
 var<workgroup> heads_scratch: array<f32, HEADS * WORKGROUP>;
 
+fn share_sum(own: f32, lane: u32) -> f32 { return own; }  // a token has one lane
+
 fn fold_heads(own: array<f32, HEADS>, lane: u32, largest: bool) -> array<f32, HEADS> {
   for (var g = 0u; g < HEADS; g++) { heads_scratch[g * WORKGROUP + lane] = own[g]; }
   workgroupBarrier();

@@ -24,7 +24,7 @@ from engine.host.paths import ROOT
 from engine.host.progress import Step as Progress
 from engine.loader import LoadedModel, load
 from engine.models.plans import DECODE, HEAD, PREFILL, SAMPLE
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.state import STEP, StepRecord, tokens_tensor
 from engine.prompt import check_length
 from engine.raw import raw_prompt
