@@ -12,6 +12,7 @@ import math
 import random
 import struct
 from array import array
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,7 +21,7 @@ from typing import Protocol
 from engine.backends.base import Device, Progress, persistent_tensors
 from engine.checks import Memory
 from engine.errors import as_octavo_error
-from engine.ops.attention import KV_BLOCK
+from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, Plan, Tensor, Weight, plane_name
 from engine.shaders import fingerprint
@@ -122,9 +123,12 @@ async def measure(
     """Time the variants of all calls whose key is not ``known``, until ``budget`` seconds are
     over. A call with a variant that this device cannot run, or that has no room (``take``), is left
     as it is. Whatever was on the device is freed."""
-    # What every token takes comes first, in case that time runs out.
-    by_tokens = sorted(plans, key=lambda plan: plan.tokens)
-    calls = {c.key: (c, p.tokens) for p in by_tokens for c in p.calls if len(c.variants) > 1}
+    # What every token takes comes first, and of it what it takes most often, in case that time
+    # runs out.
+    varying = [(p.tokens, c.key, c) for p in plans for c in p.calls if len(c.variants) > 1]
+    often = Counter(key for _, key, _ in varying)
+    varying.sort(key=lambda found: (found[0], -often[found[1]]))
+    calls = {key: (call, tokens) for tokens, key, call in varying}
     calls = {
         key: (_apart(call), tokens)
         for key, (call, tokens) in calls.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -14,7 +15,7 @@ from engine.config import LoadConfig
 from engine.errors import OctavoError
 from engine.loader import load
 from engine.models import open_model
-from engine.models.plans import build_plans
+from engine.models.plans import DECODE, build_plans
 from engine.plan import Plan, Tensor, Traits
 from engine.tuning import KEY_SECONDS, Timing, choose, measure, tune
 from engine.weights.gguf import read_header
@@ -95,9 +96,18 @@ def test_the_fastest_is_chosen_if_it_is_right() -> None:
     assert device.longest < 1 << 15, "a clock that says 0 leads to no endless work"
     assert all(5e-7 < t.seconds < 2e-5 for t in timings), "what is too short says nothing"
     chosen = choose(timings)
-    teams = {t.key for t in timings if t.label.startswith("linear_team")}
+    teams = {t.key for t in timings if t.label.startswith("linear_team") and t.variant == FAST}
     assert teams
     assert all(chosen[key] == FAST for key in teams)
+
+
+def test_what_a_token_takes_most_often_comes_first() -> None:
+    decode = next(plan for plan in tiny_plans() if plan.name == DECODE)
+    counts = Counter(call.key for call in decode.calls)
+    order = list(dict.fromkeys(t.key for t in measured(FakeDevice())))
+    times = [counts[key] for key in order if key in counts]
+    assert len(set(times)) > 1 and times == sorted(times, reverse=True)
+    assert set(order[: len(times)]) <= set(counts)
 
 
 def test_a_wrong_variant_is_never_chosen() -> None:
