@@ -210,7 +210,7 @@ class Run:
         if begins:
             answer.cached_tokens = cached
             answer.computed_tokens = computed
-            timing.prefilled(self._now())
+            timing.prefilled(self._now(), self._host_seconds)
         self._last_token = self._now()
         if first is None:
             answer.finish_reason = "cancelled"
@@ -221,7 +221,12 @@ class Run:
         answer.context_full = answer.finish_reason == "length" and len(answer.ids) == room
         # Bursts that were in flight beyond the end do not count.
         timing.last = self._last_token
-        timing.host_seconds = self._now() - self._started - self._waited
+        timing.host_seconds = self._host_seconds
+
+    @property
+    def _host_seconds(self) -> float:
+        """What has been passed with anything but waiting."""
+        return self._now() - self._started - self._waited
 
     def flush(self) -> list[Delta]:
         """Once, after the last of ``deltas``: the text that waited for what might follow."""

@@ -302,7 +302,7 @@
  * @typedef {object} Measurement
  * @property {number} prefill_tokens_per_s
  * @property {number} decode_tokens_per_s
- * @property {number} host_ms_per_token Python and JavaScript beside waiting for the device
+ * @property {number} host_ms_per_token Python and JavaScript beside waiting for the device, a token after the first
  * @property {number} [encode_ms_per_token] of it, JavaScript that records and submits commands
  * @property {number} dispatches_per_token
  * @property {number} layers
