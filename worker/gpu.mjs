@@ -29,7 +29,7 @@ import { within } from "./waits.mjs";
 const WORK_SECONDS = 300; // for a kernel to compile, and for what the GPU was given last
 const RING = 256; // sampled ids wait in a ring of this many
 const SUBMIT = 32; // dispatches of a submit where a step is waited for: the GPU begins meanwhile
-const BURST_SUBMIT = 2; // steps of a submit in a burst: the GPU is busy anyway, a submit has its price
+const BURST_SUBMIT = 4; // steps of a submit in a burst: the GPU is busy anyway, a submit has its price
 
 export class Gpu {
   /** Players that no model has. They keep what they have compiled.
@@ -312,7 +312,9 @@ export class Gpu {
       if (pipeline !== current) pass.setPipeline(pipeline);
       current = pipeline;
       pass.setBindGroup(0, binding.group);
-      pass.dispatchWorkgroups(grid[0], each ? Math.ceil(tokens / each) : grid[1], grid[2]);
+      const [x, y, z] = [grid[0], each ? Math.ceil(tokens / each) : grid[1], grid[2]];
+      if (y === 1 && z === 1) pass.dispatchWorkgroups(x); // what needs no conversion costs less
+      else pass.dispatchWorkgroups(x, y, z);
     }
   }
 
