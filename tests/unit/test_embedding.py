@@ -12,11 +12,13 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from engine.backends.cpu import CpuDevice
+from engine.backends.native import Native
 from engine.embedding import Bucket, Embedder, batches, buckets, frame_of, unframed
 from engine.errors import OctavoError
 from engine.graph.lowering import constants_index
 from engine.graph.model import Constant, Graph, Node
 from engine.graph.pooling import mean_pooling
+from engine.host import native
 from engine.host.convert.onnx_graph.conversion import simplified
 from engine.host.convert.onnx_graph.quantizing import quantized
 from engine.host.convert.onnx_graph.source import open_onnx
@@ -28,8 +30,10 @@ BERT = ROOT / "tests/golden/onnx_bert.onnx"
 LONGEST, VOCABULARY = 64, 40
 
 
-async def embedder(graph: Graph, data: bytes, longest: int) -> Embedder:
-    device = CpuDevice()
+async def embedder(
+    graph: Graph, data: bytes, longest: int, kernels: Native | None = None
+) -> Embedder:
+    device = CpuDevice(native=kernels)
     made = Embedder(device, graph, longest)
     await device.allocate(made.weights)
     (jobs,) = shard_jobs(constants_index(graph, len(data)), made.weights, [len(data)])
@@ -43,11 +47,12 @@ def embed(
     texts: Sequence[Sequence[int]],
     longest: int,
     change: Callable[[Graph], Graph] = simplified,
+    kernels: Native | None = None,
 ) -> np.ndarray:
     graph, data = as_read(change(open_onnx(path)), folder)
 
     async def run() -> np.ndarray:
-        return np.array(await (await embedder(graph, data, longest)).embed(texts))
+        return np.array(await (await embedder(graph, data, longest, kernels)).embed(texts))
 
     return asyncio.run(run())
 
@@ -102,9 +107,11 @@ def test_what_is_read_otherwise_stays() -> None:
     assert quantized(alone).constants["odd"].quant == "F32"
 
 
-def test_vectors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["NumPy", "SIMD"])
+def test_vectors(tmp_path: Path, by: str) -> None:
+    kernels = Native(ROOT / native.build(native.HERE), by) if by == "SIMD" else None
     texts = [*random_texts(40), [7], [3] * LONGEST]
-    found = embed(BERT, tmp_path, texts, LONGEST)
+    found = embed(BERT, tmp_path, texts, LONGEST, kernels=kernels)
     for vector, text in zip(found, texts, strict=True):
         np.testing.assert_allclose(vector, expected(BERT, text), atol=1e-5)
 
