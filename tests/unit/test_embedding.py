@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +144,27 @@ def test_few_texts_take_a_small_batch() -> None:
     assert [(bucket.batch, len(places)) for bucket, places in found] == [(32, 32), (32, 5)]
     assert [b.batch for b, _ in batches([9] * 3, buckets(16))] == [4]
     assert [b.batch for b, _ in batches([9], buckets(16))] == [1]
+
+
+def test_full_batches_have_no_rows_that_nobody_asks_for() -> None:
+    found = batches([9] * 42, buckets(16), full=True)
+    counts = [(bucket.batch, len(places)) for bucket, places in found]
+    assert counts == [(32, 32), (4, 4), (4, 4), (1, 1), (1, 1)]
+    assert sorted(place for _, places in found for place in places) == list(range(42))
+    assert [len(places) for _, places in batches([9], [Bucket(2, 16)], full=True)] == [1]
+
+
+def test_a_processor_runs_full_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    run = Embedder._run
+
+    def recorded(self: Embedder, bucket: Bucket, texts: Sequence[Sequence[int]]) -> Any:
+        ran.append((bucket.batch, len(texts)))
+        return run(self, bucket, texts)
+
+    monkeypatch.setattr(Embedder, "_run", recorded)
+    embed(BERT, tmp_path, [[1, 2, 3]] * 6, LONGEST)
+    assert ran == [(4, 4), (1, 1), (1, 1)]
 
 
 def test_only_encoders_are_pooled() -> None:
