@@ -115,8 +115,8 @@ typedef struct {
 } Sizes;
 
 // T queries of one head, from q on, whose results are `y_row` apart. `keys` (width, padded) are
-// transposed; scores has room for T rows as long as theirs. A query may see no key: its results
-// are no numbers, or zeros if `guarded`.
+// transposed, their padding is anything; scores has room for T rows as long as theirs. A query may
+// see no key: its results are no numbers, or zeros if `guarded`.
 INLINE void attend_queries(const int T, const Sizes *size, const float *q, int q_row,
                            const float *keys, const float *v, int v_row, const float *mask,
                            const Layout *masked, float scale, int guarded, float *scores, float *y,
@@ -155,9 +155,8 @@ EXPORT void attend_views(int from, int to, const float *q, const float *k, const
     int batch = i / blocks / heads, head = i / blocks % heads, t = i % blocks * QUERIES;
     int end = t + QUERIES < size->m ? t + QUERIES : size->m;
     const float *key = k + start_of(kl, batch, head), *value = v + start_of(vl, batch, head);
-    for (int j = 0; j < padded; j++)
-      for (int d = 0; d < size->width; d++)
-        keys[d * padded + j] = j < size->n ? key[j * kl->row + d] : 0;
+    for (int j = 0; j < size->n; j++)
+      for (int d = 0; d < size->width; d++) keys[d * padded + j] = key[j * kl->row + d];
 #define ATTEND(T)                                                                               \
   attend_queries(T, size, q + start_of(ql, batch, head) + t * ql->row, ql->row, keys, value,     \
                  vl->row, mask ? mask + start_of(ml, batch, head) + t * ml->row : 0, ml, scale,  \

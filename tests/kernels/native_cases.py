@@ -313,13 +313,14 @@ def graphs() -> Iterator[Case]:
 
 
 def attending(m: int, n: int, width: int, values: int, mask: str) -> Case:
-    """Attention of a graph, 2 texts and 3 heads, over rows that hold Q, K and V, or some of each:
-    by key, the second text is shorter, by query and guarded, some see nothing; by head, the
+    """Attention of a graph, 2 texts and 3 heads, over rows that hold Q, or K and V. By key, the
+    first text is short and the second empty; by query and guarded, some see nothing; by head, the
     elements of the mask do not lie side by side."""
     row = 3 * max(width, values)
     shape = {"by key": (2, 1, 1, n), "by head": (1, n, 3, m)}.get(mask, (1, 1, m, n))
     added = numbers(4, *shape)
-    added[..., n // 2 + 1 :] = np.finfo(np.float32).min if mask == "by key" else added[..., -1:]
+    if mask == "by key":
+        added[0, ..., n // 2 + 1 :] = added[1] = np.finfo(np.float32).min
     if mask in ("by query", "guarded"):
         added = np.where(numbers(5, *shape) > 0, added, -np.inf).astype(np.float32)
         added[:, :, ::5] = -np.inf
