@@ -200,7 +200,7 @@ class Embedder:
                 raise OctavoError("prompt.too_long", reason)
         vectors: list[array[float]] = [array("f")] * len(texts)
         # A processor takes as long for rows of padding as for others.
-        full = self._traits.kind == "cpu" or self._traits.software
+        full = self._traits.kind == "cpu"
         for bucket, places in batches(list(map(len, texts)), self._buckets, full):
             rows = await self._run(bucket, [texts[i] for i in places])
             for i, row in zip(places, rows, strict=True):
