@@ -56,9 +56,11 @@ def buckets(longest: int) -> list[Bucket]:
     return found
 
 
-def batches(lengths: Sequence[int], given: Sequence[Bucket]) -> list[tuple[Bucket, list[int]]]:
+def batches(
+    lengths: Sequence[int], given: Sequence[Bucket], full: bool = False
+) -> list[tuple[Bucket, list[int]]]:
     """Which texts, by their places, run together, the shortest first: by length, so that little is
-    padded."""
+    padded. In few runs, or in ``full`` ones, without rows that nobody asks for."""
     by_length: dict[int, list[int]] = {}
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         length = next(b.length for b in given if b.length >= lengths[i])
@@ -67,7 +69,10 @@ def batches(lengths: Sequence[int], given: Sequence[Bucket]) -> list[tuple[Bucke
     for length, places in by_length.items():
         sizes = [bucket for bucket in given if bucket.length == length]
         while places:
-            bucket = next((b for b in sizes if b.batch >= len(places)), sizes[-1])
+            if full:
+                bucket = next((b for b in reversed(sizes) if b.batch <= len(places)), sizes[0])
+            else:
+                bucket = next((b for b in sizes if b.batch >= len(places)), sizes[-1])
             found.append((bucket, places[: bucket.batch]))
             places = places[bucket.batch :]
     return found
@@ -194,7 +199,9 @@ class Embedder:
                 reason = f"A text has {len(ids)} tokens, and the encoder takes {self.longest}."
                 raise OctavoError("prompt.too_long", reason)
         vectors: list[array[float]] = [array("f")] * len(texts)
-        for bucket, places in batches(list(map(len, texts)), self._buckets):
+        # A processor takes as long for rows of padding as for others.
+        full = self._traits.kind == "cpu"
+        for bucket, places in batches(list(map(len, texts)), self._buckets, full):
             rows = await self._run(bucket, [texts[i] for i in places])
             for i, row in zip(places, rows, strict=True):
                 vectors[i] = row

@@ -2,9 +2,11 @@
 // into Pyodide's memory, so that all pointers are those of NumPy arrays. On the build machine
 // engine/host/simd/ says what WebAssembly's vectors are there.
 //
-// Matrices stay as they lie in the file (cpu_quants.h). A row of activations becomes 16-bit
-// integers per block of 32, whose products with the integers of the weights add up exactly in 32
-// bits; only the scales of both are f32.
+// Quantized matrices stay as they lie in the file (cpu_quants.h). A row of activations becomes
+// 16-bit integers per block of 32, whose products with the integers of the weights add up exactly
+// in 32 bits; only the scales of both are f32. What is f32 is multiplied as such (cpu_floats.h).
+//
+// Kernels whose calls may be long take `from` and `to`, the part of their rows that a run computes.
 
 #include "cpu_quants.h"
 
@@ -12,6 +14,7 @@
 
 enum { BLOCK = 32, LARGEST = 32767 };
 enum { POSITION, NUM_TOKENS };  // words of the step record
+typedef enum { NONE, SILU, GELU, GELU_ERF } Act;  // as ACTS in engine/ops/gate.py
 
 // 32 activations: x = scale * q. `sum` is that of x, `lower` and `upper` those of its halves.
 typedef struct {
@@ -134,16 +137,22 @@ PRODUCT(Q4_0) PRODUCT(Q4_1) PRODUCT(Q5_0) PRODUCT(Q5_1) PRODUCT(Q8_0) PRODUCT(IQ
 PRODUCT(Q2_K) PRODUCT(Q3_K) PRODUCT(Q4_K) PRODUCT(Q5_K) PRODUCT(Q6_K) PRODUCT(IQ4_XS)
 #undef PRODUCT
 
-static void normalize(const float *x, const float *gain, float eps, int k, float *y) {
-  v128_t squares = wasm_f32x4_splat(0);
+// y (k) = (x - mean) / sqrt(variance + eps) * gain + bias, or, not `centred`, by RMS, where the mean
+// counts as zero; bias may be null.
+static void normalize(const float *x, const float *gain, const float *bias, float eps, int k,
+                      int centred, float *y) {
+  v128_t sums = wasm_f32x4_splat(0), squares = wasm_f32x4_splat(0);
+  for (int i = 0; centred && i < k; i += 4) sums = wasm_f32x4_add(sums, wasm_v128_load(x + i));
+  v128_t mean = wasm_f32x4_splat(sum_of(sums) / k);
   for (int i = 0; i < k; i += 4) {
-    v128_t v = wasm_v128_load(x + i);
+    v128_t v = wasm_f32x4_sub(wasm_v128_load(x + i), mean);
     squares = wasm_f32x4_add(squares, wasm_f32x4_mul(v, v));
   }
   v128_t inverse = wasm_f32x4_splat(1 / __builtin_sqrtf(sum_of(squares) / k + eps));
   for (int i = 0; i < k; i += 4) {
-    v128_t v = wasm_f32x4_mul(wasm_v128_load(x + i), inverse);
-    wasm_v128_store(y + i, wasm_f32x4_mul(v, wasm_v128_load(gain + i)));
+    v128_t v = wasm_f32x4_mul(wasm_f32x4_sub(wasm_v128_load(x + i), mean), inverse);
+    v = wasm_f32x4_mul(v, wasm_v128_load(gain + i));
+    wasm_v128_store(y + i, bias ? wasm_f32x4_add(v, wasm_v128_load(bias + i)) : v);
   }
 }
 
@@ -172,42 +181,80 @@ static void quantize(const float *x, int blocks, Block *out) {
   }
 }
 
-// act(g) * u of f pairs; act is SiLU, or GELU by tanh: x / (1 + e^-s) with s = x or
-// 2 sqrt(2 / pi) (x + 0.044715 x^3).
-static void gate(const float *g, const float *u, int f, int gelu, float *y) {
+// SiLU, or GELU by tanh: x / (1 + e^-s) with s = x or 2 sqrt(2 / pi) (x + 0.044715 x^3); or GELU by
+// the error function (`erf` in engine/ops/elementwise.py).
+INLINE v128_t activated(Act act, v128_t v) {
+  v128_t one = wasm_f32x4_splat(1);
+  if (act == GELU_ERF) {
+    static const float terms[] = {1.061405429f, -1.453152027f, 1.421413741f, -0.284496736f,
+                                  0.254829592f};
+    v128_t x = wasm_f32x4_abs(wasm_f32x4_mul(v, wasm_f32x4_splat(0.70710678f)));
+    v128_t t = wasm_f32x4_mul(x, wasm_f32x4_splat(0.3275911f)), series = wasm_f32x4_splat(0);
+    t = wasm_f32x4_div(one, wasm_f32x4_add(one, t));
+    for (int i = 0; i < 5; i++)
+      series = wasm_f32x4_mul(wasm_f32x4_add(series, wasm_f32x4_splat(terms[i])), t);
+    v128_t rest = wasm_f32x4_mul(series, exp_of(wasm_f32x4_neg(wasm_f32x4_mul(x, x))));
+    v128_t half = wasm_f32x4_mul(v, wasm_f32x4_splat(0.5f)), erf = wasm_f32x4_sub(one, rest);
+    return wasm_f32x4_add(half, wasm_f32x4_mul(wasm_f32x4_abs(half), erf));
+  }
+  v128_t cubic = wasm_f32x4_mul(wasm_f32x4_mul(v, v), wasm_f32x4_splat(0.0713548163f));
+  v128_t slope = wasm_f32x4_add(cubic, wasm_f32x4_splat(1.5957691216f));
+  v128_t s = act == GELU ? wasm_f32x4_mul(v, slope) : v;
+  return wasm_f32x4_div(v, wasm_f32x4_add(one, exp_of(wasm_f32x4_neg(s))));
+}
+
+// act(g) * u of f pairs, or act(g) where u is null; y may be g.
+static void gate(const float *g, const float *u, int f, Act act, float *y) {
   for (int i = 0; i < f; i += 4) {
     float in[8] = {0}, out[4];
     int count = f - i < 4 ? f - i : 4;
-    for (int j = 0; j < count; j++) in[j] = g[i + j], in[4 + j] = u[i + j];
-    v128_t v = wasm_v128_load(in), one = wasm_f32x4_splat(1);
-    v128_t cubic = wasm_f32x4_mul(wasm_f32x4_mul(v, v), wasm_f32x4_splat(0.0713548163f));
-    v128_t slope = wasm_f32x4_add(cubic, wasm_f32x4_splat(1.5957691216f));
-    v128_t s = gelu ? wasm_f32x4_mul(v, slope) : v;
-    v128_t share = wasm_f32x4_div(v, wasm_f32x4_add(one, exp_of(wasm_f32x4_neg(s))));
-    wasm_v128_store(out, wasm_f32x4_mul(share, wasm_v128_load(in + 4)));
+    for (int j = 0; j < count; j++) in[j] = g[i + j], in[4 + j] = u ? u[i + j] : 1;
+    wasm_v128_store(out, wasm_f32x4_mul(activated(act, wasm_v128_load(in)), wasm_v128_load(in + 4)));
     for (int j = 0; j < count; j++) y[i + j] = out[j];
   }
 }
 
-// Bytes that `linear` needs of scratch memory.
-EXPORT int linear_scratch(int capacity, int n, int k) {
-  return capacity * (k / BLOCK) * (int)sizeof(Block) + (k + capacity * n) * (int)sizeof(float);
+// Tokens of a step from `from` on, before `to`.
+INLINE int tokens_within(const uint32_t *step, int from, int to) {
+  int end = (int)step[NUM_TOKENS] < to ? (int)step[NUM_TOKENS] : to;
+  return end > from ? end - from : 0;
 }
 
-// What the references of linear (parts 1) and gated_linear (parts 2) in engine/ops/linear.py do.
-// x (capacity, k), w (n, k) quantized, y (capacity, width), of which n / parts from `first` on are
-// written; gain, bias and residual, which are as wide as y, may be null.
-EXPORT void linear(const uint32_t *step, const float *x, const uint8_t *w, float *y,
-                   uint8_t *scratch, Quant quant, int capacity, int n, int k, int parts, int gelu,
-                   int width, int first, const float *gain, float eps, const float *bias,
-                   const float *residual) {
-  int blocks = k / BLOCK, m = (int)step[NUM_TOKENS] < capacity ? (int)step[NUM_TOKENS] : capacity;
+// What follows the product of a linear layer, out (m, n), whose rows are `stride` apart: bias,
+// residual and activation, or with two parts the gate, into y. Rows of residual and y are `width`
+// apart; bias and residual may be null.
+static void finish(float *out, int m, int n, int stride, int parts, Act act, const float *bias,
+                   const float *residual, float *y, int width) {
+  for (int t = 0; t < m; t++, out += stride, y += width) {
+    for (int i = 0; bias && i < n; i++) out[i] += bias[i];
+    for (int i = 0; residual && i < n; i++) out[i] += residual[t * width + i];
+    if (parts == 2)
+      gate(out, out + n / 2, n / 2, act, y);
+    else if (act)
+      gate(out, 0, n, act, out);
+  }
+}
+
+// Bytes that `linear` needs of scratch memory for so many tokens.
+EXPORT int linear_scratch(int tokens, int n, int k) {
+  return tokens * (k / BLOCK) * (int)sizeof(Block) + (k + tokens * n) * (int)sizeof(float);
+}
+
+// What the references of linear (parts 1) and gated_linear (parts 2) in engine/ops/linear.py do,
+// for tokens `from` to `to`. x (tokens, k), w (n, k) quantized, y (tokens, width), of which
+// n / parts from `first` on are written; gain, bias and residual, which are as wide as y, may be
+// null.
+EXPORT void linear(int from, int to, const uint32_t *step, const float *x, const uint8_t *w,
+                   float *y, uint8_t *scratch, int n, int k, int parts, Act act, int width,
+                   int first, const float *gain, float eps, const float *bias,
+                   const float *residual, Quant quant) {
+  int blocks = k / BLOCK, m = tokens_within(step, from, to), at = from * width + first;
   Block *quants = (Block *)scratch;
-  float *normal = (float *)(quants + m * blocks), *out = parts == 2 ? normal + k : y + first;
+  float *normal = (float *)(quants + m * blocks), *out = parts == 2 ? normal + k : y + at;
   int stride = parts == 2 ? n : width;
   for (int t = 0; t < m; t++) {
-    const float *row = x + t * k;
-    if (gain) normalize(row, gain, eps, k, normal), row = normal;
+    const float *row = x + (from + t) * k;
+    if (gain) normalize(row, gain, 0, eps, k, 0, normal), row = normal;
     quantize(row, blocks, quants + t * blocks);
   }
   switch (quant) {
@@ -216,25 +263,21 @@ EXPORT void linear(const uint32_t *step, const float *x, const uint8_t *w, float
     PRODUCT(Q2_K); PRODUCT(Q3_K); PRODUCT(Q4_K); PRODUCT(Q5_K); PRODUCT(Q6_K); PRODUCT(IQ4_XS);
 #undef PRODUCT
   }
-  for (int t = 0; bias && t < m; t++)
-    for (int i = 0; i < n; i++) out[t * stride + i] += bias[first + i];
-  for (int t = 0; residual && t < m; t++)
-    for (int i = 0; i < n; i++) out[t * stride + i] += residual[t * width + first + i];
-  for (int t = 0; parts == 2 && t < m; t++)
-    gate(out + t * n, out + t * n + n / 2, n / 2, gelu, y + t * width + first);
+  finish(out, m, n, stride, parts, act, bias ? bias + first : 0, residual ? residual + at : 0,
+         y + at, width);
 }
 
 // `gate` in engine/ops/gate.py: x (tokens, 2 f) -> y (tokens, f).
-EXPORT void gate_rows(const uint32_t *step, const float *x, float *y, int f, int gelu) {
+EXPORT void gate_rows(const uint32_t *step, const float *x, float *y, int f, Act act) {
   for (uint32_t t = 0; t < step[NUM_TOKENS]; t++)
-    gate(x + t * 2 * f, x + t * 2 * f + f, f, gelu, y + t * f);
+    gate(x + t * 2 * f, x + t * 2 * f + f, f, act, y + t * f);
 }
 
 // `rmsnorm` in engine/ops/norm.py: x (tokens, k) -> y of that shape; residual may be null.
 EXPORT void rmsnorm(const uint32_t *step, const float *x, const float *gain, const float *residual,
                     float *y, int k, float eps) {
   for (uint32_t t = 0; t < step[NUM_TOKENS]; t++) {
-    normalize(x + t * k, gain, eps, k, y + t * k);
+    normalize(x + t * k, gain, 0, eps, k, 0, y + t * k);
     for (int i = 0; residual && i < k; i++) y[t * k + i] += residual[t * k + i];
   }
 }
@@ -277,3 +320,4 @@ EXPORT void embed(const uint32_t *step, const uint32_t *ids, const uint8_t *w, f
 }
 
 #include "cpu_attention.h"  // exports rope_store and attention
+#include "cpu_floats.h"     // exports linear_floats, normalize_rows and attend_views

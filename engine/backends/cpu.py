@@ -42,7 +42,7 @@ class CpuDevice:
         self._arrays: dict[str, Any] = {}
         self._labels: dict[str, int] = {}
         self._compiled: dict[str, tuple[Plan, _Slots]] = {}
-        self._plans: dict[str, list[tuple[str, Run]]] = {}
+        self._plans: dict[str, list[tuple[str, Sequence[Run]]]] = {}
         self._tail = b""
         self._turn = 0.0
         self._lock = asyncio.Lock()
@@ -150,9 +150,9 @@ class CpuDevice:
         seen_whole = tensor.role == "kv" or self._keeps_blocks(tensor)
         return array if seen_whole else array.reshape(tensor.shape)
 
-    def _bind(self, call: Call, arrays: Mapping[str, Any]) -> Run:
-        run = self._native.bind(call, arrays) if self._native else None
-        return run or partial(call.reference, arrays)
+    def _bind(self, call: Call, arrays: Mapping[str, Any]) -> Sequence[Run]:
+        runs = self._native.bind(call, arrays) if self._native else None
+        return runs or [partial(call.reference, arrays)]
 
     def write(self, tensor: Tensor, data: Buffer, offset: int = 0) -> None:
         """Copy bytes into an array."""
@@ -168,16 +168,17 @@ class CpuDevice:
         async with self._lock:
             for _ in range(repeat):
                 for name in plans:
-                    for _, call in self._plans[name]:
-                        call()
-                        await self._breathe()
+                    for _, runs in self._plans[name]:
+                        for run in runs:
+                            run()
+                            await self._breathe()
         if not count:
             return []
         ring = self._arrays["sampled"]
         return [int(ring[(first + i) % RING]) for i in range(count)]
 
     async def _breathe(self) -> None:
-        """Let messages in, at least every TURN_SECONDS between calls, and whom they wake."""
+        """Let messages in, at least every TURN_SECONDS between runs, and whom they wake."""
         if time.monotonic() - self._turn > TURN_SECONDS:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -197,9 +198,10 @@ class CpuDevice:
     async def profile(self, plan: str, tokens: int) -> list[tuple[str, int, float]]:
         """Time of each kind of call, as one run took it."""
         rows: dict[str, tuple[str, int, float]] = {}
-        for label, call in self._plans[plan]:
+        for label, runs in self._plans[plan]:
             started = time.perf_counter()
-            call()
+            for run in runs:
+                run()
             ms = (time.perf_counter() - started) * 1e3
             _, count, total = rows.get(label, (label, 0, 0.0))
             rows[label] = (label, count + 1, total + ms)
@@ -227,8 +229,9 @@ class CpuDevice:
 
     async def _traced(self, plan: Plan, index: int, wanted: Mapping[str, int]) -> dict[str, Any]:
         async with self._lock:
-            self._plans[plan.name][index][1]()
-            await self._breathe()
+            for run in self._plans[plan.name][index][1]:
+                run()
+                await self._breathe()
         compiled, slots = self._compiled[plan.name]
         args = compiled.calls[index].args
         arrays = {arg: self._array(compiled, args[arg], slots) for arg in wanted}

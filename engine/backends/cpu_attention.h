@@ -136,15 +136,18 @@ INLINE void mix(const int bytes, const int R, const int C, const void *values, i
   for (int i = 0; i < R * C; i++) wasm_v128_store(y + i / C * dim + start + i % C * 4, sums[i]);
 }
 
-// scores[t] becomes e^(scores[t] - largest) / sum, for `length` scores and room for 3 more.
+// scores[t] becomes e^(scores[t] - largest) / sum, for `length` scores and room for 3 more. If all
+// are -infinity, there is no such number.
 static void softmax(float *scores, int length) {
-  for (int t = length; t % 4; t++) scores[t] = -1e30f;
-  v128_t largest = wasm_f32x4_splat(-1e30f), sum = wasm_f32x4_splat(0);
+  for (int t = length; t % 4; t++) scores[t] = -__builtin_inff();
+  v128_t largest = wasm_f32x4_splat(-__builtin_inff()), sum = wasm_f32x4_splat(0);
   for (int t = 0; t < length; t += 4)
     largest = wasm_f32x4_pmax(largest, wasm_v128_load(scores + t));
   largest = wasm_f32x4_splat(max_of(largest));
   for (int t = 0; t < length; t += 4) {
-    v128_t e = exp_of(wasm_f32x4_sub(wasm_v128_load(scores + t), largest));
+    v128_t x = wasm_f32x4_sub(wasm_v128_load(scores + t), largest), e = exp_of(x);
+    // Below, exp_of ends in numbers that are slow to multiply.
+    e = wasm_v128_andnot(e, wasm_f32x4_lt(x, wasm_f32x4_splat(-87.0f)));
     wasm_v128_store(scores + t, e);
     sum = wasm_f32x4_add(sum, e);
   }

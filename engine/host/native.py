@@ -15,7 +15,9 @@ from engine.host.paths import CACHE, LOCK_COMPILER, ROOT
 from engine.host.process import run
 
 SOURCE = Path("engine/backends/cpu.c")
-HEADERS = tuple(Path("engine/backends", name) for name in ("cpu_quants.h", "cpu_attention.h"))
+HEADERS = tuple(
+    Path("engine/backends", name) for name in ("cpu_quants.h", "cpu_attention.h", "cpu_floats.h")
+)
 LIBRARY = Path(".cache/native/cpu.wasm")  # pyproject.toml puts it into the engine's wheel
 COMMON = ("-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-s")
 # SSE4.2 is what rounding and conversions need; elsewhere every processor has enough.

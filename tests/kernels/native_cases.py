@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ from engine import ops
 from engine.backends.cpu import CpuDevice
 from engine.backends.native import QUANTS as KINDS
 from engine.backends.native import Native, open_native
+from engine.ops import view as views
+from engine.ops.attend import attend
 from engine.ops.attention import Reach
-from engine.ops.gate import gate
+from engine.ops.gate import ACTS, gate
 from engine.ops.kv_layout import KVLayout
 from engine.ops.kv_values import write_tokens
 from engine.ops.norm import Norm
+from engine.ops.rows import normalization
 from engine.ops.spans import tensor_of
 from engine.ops.state import STEP, StepRecord
 from engine.plan import Call, PlanBuilder, Tensor, Traits, Weight
@@ -83,11 +87,12 @@ class Case:
     position: int = 0
     tolerance: float = TOLERANCE
     limit: int = 1 << 30  # bytes of a matrix, else it is divided
+    runs: int = 1  # of each call
 
     def error(self, native: Native) -> float:
         """The largest difference between kernels and references over all that the calls write,
-        relative to the largest value; infinite if a call has no kernel or a number is not finite.
-        """
+        relative to the largest value; infinite if a call has no kernel or another number of runs,
+        or if a number is not finite."""
         b = PlanBuilder("case", Traits("cpu", max_binding_bytes=self.limit), self.capacity)
         self.build(b)
         step = StepRecord(self.position, self.tokens).pack()
@@ -103,11 +108,12 @@ class Case:
             if isinstance(tensor, Weight) and native.takes_blocks(tensor):
                 want[arg] = dequantize(tensor.quant, _file(tensor)).reshape(tensor.shape)
         got |= {arg: got[arg].copy() for arg in call.writes}
-        run = native.bind(call, got)
-        if not run:
+        runs = native.bind(call, got)
+        if not runs or len(runs) != self.runs:
             return float("inf")
         call.reference(want)
-        run()
+        for run in runs:
+            run()
         return max(_difference(got[arg], want[arg]) for arg in call.writes)
 
     def _initial(self, tensor: Tensor, native: Native) -> np.ndarray:
@@ -131,6 +137,8 @@ def _difference(got: np.ndarray, want: np.ndarray) -> float:
     known = ~np.isnan(want)  # in a pool, what nobody wrote
     if not np.isfinite(got[known]).all() or not np.isnan(got[~known]).all():
         return float("inf")
+    if not known.any():
+        return 0.0
     scale = max(float(np.abs(want[known]).max()), 1e-6)
     return float(np.abs(got[known].astype(np.float64) - want[known]).max()) / scale
 
@@ -190,6 +198,8 @@ def cases() -> Iterator[Case]:
             tokens,
             tokens,
         )
+    yield from floats()
+    yield from graphs()
     for q_heads, kv_heads, dim, rotary, halves in HEADS:
         for tokens, position in ((1, 0), (1, 100), (7, 0), (7, 43)):
             kv = KVLayout(8, 128, q_heads, kv_heads, dim, dim**-0.5, halves, rotary)
@@ -235,6 +245,103 @@ def norm(tokens: int, added: bool) -> Case:
 
     inputs = {"x": rows(numbers(1, tokens, 96), 8), "residual": rows(numbers(2, tokens, 96), 8)}
     return Case(f"norm, {tokens} tokens, {added}", build, inputs, 8, tokens)
+
+
+def floats() -> Iterator[Case]:
+    """Linear layers on matrices of f32, and what is around them."""
+    for tokens, capacity, k, n in SHAPES:
+        yield Case(
+            f"linear F32 {n}x{k}, {tokens} of {capacity} tokens",
+            lambda b, k=k, n=n, c=capacity: ops.linear(b, state("x", c, k), weight("w", n, k)),
+            {"x": rows(numbers(k, tokens, k), capacity)},
+            capacity,
+            tokens,
+        )
+    for tokens in (1, 6):
+        yield replace(fused("F32", tokens), tolerance=TOLERANCE)
+        yield stacked("F32", tokens)
+        for kind, act in product(("F32", "Q8_0"), ACTS):
+            # Beyond where e^x overflows, and where activations are curved.
+            x = {"x": exact(1, tokens, 64) * np.float32(30 if tokens == 1 else 1 / 32)}
+            yield Case(
+                f"{act} after {kind}, {tokens} tokens",
+                lambda b, m=tokens, kind=kind, act=act: ops.linear(
+                    *(b, state("x", m, 64), weight("w", 41, 64, quant=kind)),
+                    bias=weight("bias", 41),
+                    act=act,
+                ),
+                *(x, tokens, tokens),
+            )
+            yield Case(
+                f"gated by {act} {kind}, {tokens} tokens, with a norm",
+                lambda b, m=tokens, kind=kind, act=act: ops.gated_linear(
+                    *(b, state("x", m, 64), weight("w", 52, 64, quant=kind)),
+                    norm=Norm(weight("gain", 64), 1e-5),
+                    act=act,
+                ),
+                *(x, tokens, tokens),
+                tolerance=TOLERANCE if kind == "F32" else ROUNDED,
+            )
+    for kind in ("F32", "Q8_0"):
+        yield in_runs(kind)
+
+
+def in_runs(kind: str) -> Case:
+    """A call that is long, so that it is several runs, the last of which has no token."""
+
+    def build(b: PlanBuilder) -> None:
+        w, residual = weight("w", 640, 512, quant=kind), state("residual", 300, 640)
+        ops.linear(b, state("x", 300, 512), w, bias=weight("bias", 640), residual=residual)
+
+    inputs = {"x": rows(exact(1, 200, 512), 300), "residual": rows(numbers(2, 200, 640), 300)}
+    return Case(f"linear {kind} in runs", build, inputs, 300, 200, runs=4)
+
+
+def graphs() -> Iterator[Case]:
+    """What graphs of encoders have beside products."""
+    for centred, biased in product((True, False), (True, False)):
+
+        def build(b: PlanBuilder, centred: bool = centred, biased: bool = biased) -> None:
+            bias = views.whole(weight("bias", 36)) if biased else None
+            x, gain = views.whole(state("x", 7, 36)), views.whole(weight("gain", 36))
+            normalization(b, x, 36, gain, bias, 1e-5, centred)
+
+        x = {"x": numbers(1, 7, 36) + np.float32(3)}
+        yield Case(f"normalization, centred {centred}, bias {biased}", build, x)
+    for m, n, width, values in ((1, 1, 4, 4), (5, 7, 8, 24), (16, 16, 32, 32), (67, 131, 64, 12)):
+        for mask in ("", "by key", "by query", "guarded", "by head"):
+            yield attending(m, n, width, values, mask)
+    yield replace(attending(300, 300, 64, 64, "by key"), runs=3)
+
+
+def attending(m: int, n: int, width: int, values: int, mask: str) -> Case:
+    """Attention of a graph, 2 texts and 3 heads, over rows that hold Q, or K and V. By key, the
+    first text is short and the second empty; by query and guarded, some see nothing; by head, the
+    elements of the mask do not lie side by side."""
+    row = 3 * max(width, values)
+    shape = {"by key": (2, 1, 1, n), "by head": (1, n, 3, m)}.get(mask, (1, 1, m, n))
+    added = numbers(4, *shape)
+    if mask == "by key":
+        added[0, ..., n // 2 + 1 :] = added[1] = np.finfo(np.float32).min
+    if mask in ("by query", "guarded"):
+        added = np.where(numbers(5, *shape) > 0, added, -np.inf).astype(np.float32)
+        added[:, :, ::5] = -np.inf
+
+    def build(b: PlanBuilder) -> None:
+        def part(name: str, rows: int, size: int, at: int) -> views.View:
+            view = views.whole(state(name, 2, rows, 3, row))
+            return view.with_layout(view.layout.permuted((0, 2, 1, 3)).sliced(3, at, 1, size))
+
+        q, k = part("q", m, width, 0), part("kv", n, width, row - width)
+        v = part("kv", n, values, 0)
+        given = views.whole(state("mask", *added.shape)) if mask else None
+        if given and mask == "by head":
+            given = given.with_layout(given.layout.permuted((0, 2, 3, 1)))
+        attend(b, q, k, v, given, width**-0.5, mask == "guarded")
+
+    inputs = {"q": numbers(1, 2, m, 3, row), "kv": numbers(2, 2, n, 3, row), "mask": added}
+    name = f"attention of a graph, {m} to {n}, {width} and {values} elements, mask {mask or 'none'}"
+    return Case(name, build, inputs)
 
 
 def pieces() -> Iterator[Case]:

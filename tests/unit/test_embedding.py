@@ -6,17 +6,20 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from engine.backends.cpu import CpuDevice
+from engine.backends.native import Native
 from engine.embedding import Bucket, Embedder, batches, buckets, frame_of, unframed
 from engine.errors import OctavoError
 from engine.graph.lowering import constants_index
 from engine.graph.model import Constant, Graph, Node
 from engine.graph.pooling import mean_pooling
+from engine.host import native
 from engine.host.convert.onnx_graph.conversion import simplified
 from engine.host.convert.onnx_graph.quantizing import quantized
 from engine.host.convert.onnx_graph.source import open_onnx
@@ -28,8 +31,10 @@ BERT = ROOT / "tests/golden/onnx_bert.onnx"
 LONGEST, VOCABULARY = 64, 40
 
 
-async def embedder(graph: Graph, data: bytes, longest: int) -> Embedder:
-    device = CpuDevice()
+async def embedder(
+    graph: Graph, data: bytes, longest: int, kernels: Native | None = None
+) -> Embedder:
+    device = CpuDevice(native=kernels)
     made = Embedder(device, graph, longest)
     await device.allocate(made.weights)
     (jobs,) = shard_jobs(constants_index(graph, len(data)), made.weights, [len(data)])
@@ -43,11 +48,12 @@ def embed(
     texts: Sequence[Sequence[int]],
     longest: int,
     change: Callable[[Graph], Graph] = simplified,
+    kernels: Native | None = None,
 ) -> np.ndarray:
     graph, data = as_read(change(open_onnx(path)), folder)
 
     async def run() -> np.ndarray:
-        return np.array(await (await embedder(graph, data, longest)).embed(texts))
+        return np.array(await (await embedder(graph, data, longest, kernels)).embed(texts))
 
     return asyncio.run(run())
 
@@ -102,9 +108,11 @@ def test_what_is_read_otherwise_stays() -> None:
     assert quantized(alone).constants["odd"].quant == "F32"
 
 
-def test_vectors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["NumPy", "SIMD"])
+def test_vectors(tmp_path: Path, by: str) -> None:
+    kernels = Native(ROOT / native.build(native.HERE), by) if by == "SIMD" else None
     texts = [*random_texts(40), [7], [3] * LONGEST]
-    found = embed(BERT, tmp_path, texts, LONGEST)
+    found = embed(BERT, tmp_path, texts, LONGEST, kernels=kernels)
     for vector, text in zip(found, texts, strict=True):
         np.testing.assert_allclose(vector, expected(BERT, text), atol=1e-5)
 
@@ -136,6 +144,27 @@ def test_few_texts_take_a_small_batch() -> None:
     assert [(bucket.batch, len(places)) for bucket, places in found] == [(32, 32), (32, 5)]
     assert [b.batch for b, _ in batches([9] * 3, buckets(16))] == [4]
     assert [b.batch for b, _ in batches([9], buckets(16))] == [1]
+
+
+def test_full_batches_have_no_rows_that_nobody_asks_for() -> None:
+    found = batches([9] * 42, buckets(16), full=True)
+    counts = [(bucket.batch, len(places)) for bucket, places in found]
+    assert counts == [(32, 32), (4, 4), (4, 4), (1, 1), (1, 1)]
+    assert sorted(place for _, places in found for place in places) == list(range(42))
+    assert [len(places) for _, places in batches([9], [Bucket(2, 16)], full=True)] == [1]
+
+
+def test_a_processor_runs_full_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    run = Embedder._run
+
+    def recorded(self: Embedder, bucket: Bucket, texts: Sequence[Sequence[int]]) -> Any:
+        ran.append((bucket.batch, len(texts)))
+        return run(self, bucket, texts)
+
+    monkeypatch.setattr(Embedder, "_run", recorded)
+    embed(BERT, tmp_path, [[1, 2, 3]] * 6, LONGEST)
+    assert ran == [(4, 4), (1, 1), (1, 1)]
 
 
 def test_only_encoders_are_pooled() -> None:

@@ -13,6 +13,7 @@ from engine.graph.model import OWN
 from engine.graph.operator import Fact, Operator, Use
 from engine.ops.attend import attend
 from engine.ops.elementwise import elementwise, reshaped
+from engine.ops.gate import ACTS
 from engine.ops.product import product
 from engine.ops.rows import reduce
 from engine.ops.view import View
@@ -178,9 +179,6 @@ def _infer_linear(use: Use) -> list[Fact]:
     return [Fact(x.dtype, shape)]
 
 
-_FUNCTIONS = {"silu": "silu", "gelu": "gelu_tanh", "gelu_erf": "gelu"}  # of activations
-
-
 def _lower_linear(
     lowering: Lowering, use: Use, inputs: Sequence[View], outputs: Sequence[Fact]
 ) -> list[View]:
@@ -192,12 +190,8 @@ def _lower_linear(
     assert bias is None or isinstance(bias, Weight)
     added = rest[0] if rest else None
     act = use.attribute("act", "") or None
-    if act and (added or act not in _FUNCTIONS):
+    if act and (added or act not in ACTS):
         raise use.unsupported(f"the activation {act!r} is not supported here.")
-    if act and lowering.b.traits.kind == "cpu":
-        # The library's products have no activation, and are worth more than one call less.
-        y = lowering.linear(x, w, bias, None)
-        return [elementwise(lowering.b, _FUNCTIONS[act], [y], y.shape)]
     return [lowering.linear(x, w, bias, added, act)]
 
 

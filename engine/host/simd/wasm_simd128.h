@@ -152,6 +152,10 @@ ARITHMETIC(div, /)
 LANES v128_t wasm_f32x4_neg(v128_t v) { return v ^ wasm_i32x4_splat(INT32_MIN); }
 LANES v128_t wasm_f32x4_abs(v128_t v) { return v & wasm_i32x4_splat(INT32_MAX); }
 
+LANES v128_t wasm_f32x4_lt(v128_t a, v128_t b) {
+  return (v128_t)((simd_f32x4)a < (simd_f32x4)b);
+}
+
 LANES v128_t simd_select(v128_t mask, v128_t yes, v128_t no) { return (mask & yes) | (~mask & no); }
 
 LANES v128_t wasm_f32x4_pmax(v128_t a, v128_t b) {
