@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
-from engine.errors import OctavoError, wrong_field
+from engine.errors import OctavoError, shown, wrong_field
 
 DEVICES = ("auto", "gpu", "cpu", "remote")
 DeviceChoice = Literal["auto", "gpu", "cpu", "remote"]
@@ -57,6 +57,7 @@ class RemoteConfig:
         """Check the ``remote`` of a ``load`` request: {url, key?, model?}."""
         if not isinstance(value, dict):
             raise OctavoError("request.invalid", "remote should be an object with a url.")
+        check_names(value, ("url", "key", "model"))
         key = value.get("key")
         # The value is not shown.
         usable = isinstance(key, str) and len(key) <= MAX_ADDRESS and key.isascii()
@@ -213,6 +214,18 @@ class MeasureConfig:
         scattered = bool(_switch(message, "scattered"))
         sampling, text = GenerateConfig.from_wire(message), _text(message, "text", "")
         return cls(prefill, context, steps, sampling, scattered, text)
+
+
+def check_names(said: Iterable[str], known: Collection[str], others: Collection[str] = ()) -> None:
+    """OctavoError request.invalid for a name that is not ``known``: it may well be a slip of the
+    pen for one of these, or of ``others``."""
+    for name in said:
+        if name not in known:
+            from difflib import get_close_matches  # rarely needed
+
+            near = get_close_matches(name, sorted({*known, *others} - {name}), 1)
+            meant = f": is {near[0]!r} meant?" if near else "."
+            raise OctavoError("request.invalid", f"The option {shown(name)} is unknown{meant}")
 
 
 def recommended(metadata: Mapping[str, Any]) -> dict[str, float]:

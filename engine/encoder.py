@@ -113,12 +113,12 @@ async def load_encoder(
         device, _ = await host.open_device(config)
         opened.append(device)
         weights = Embedder(device, encoder.graph, encoder.longest).weights
+        bare, index = unframed(encoder.tokenizer), constants_index(encoder.graph, manifest.size)
         await room.take(max(device.needs(weights, (), manifest.shard_sizes), least))
         await device.allocate(weights)
         device.begin_upload(manifest.shard_sizes)
-        tokenizer = await host.open_tokenizer(unframed(encoder.tokenizer))
+        tokenizer = await host.open_tokenizer(bare)
         opened.append(tokenizer)
-        index = constants_index(encoder.graph, manifest.size)
         first = await host.read_shard(0)
         await upload_weights(host, device, index, manifest, weights, first, progress)
 

@@ -21,10 +21,10 @@ GPU_LOST = ("gpu.lost", "gpu.stalled")
 
 @dataclass(eq=False)
 class Place(Resident):
-    """Where an encoder is, and what it was loaded by; None if there is none."""
+    """Where an encoder is, None while there is none, and what it is loaded by."""
 
-    encoder: SentenceEncoder | None = None
     config: LoadConfig | None = None
+    encoder: SentenceEncoder | None = None
     noun: ClassVar[str] = "encoder"
     saving: ClassVar[str] = "choose a smaller encoder or shorter texts"
 
@@ -37,7 +37,7 @@ class Place(Resident):
         """Close the encoder."""
         if self.encoder:
             self.encoder.close()
-        self.encoder = self.config = None
+        self.encoder = None
 
 
 class Encoders:
@@ -91,8 +91,8 @@ class Encoders:
             task.cancel()
         if meant:
             await asyncio.wait(meant)
-        config = self._place.config
-        is_there = config is not None and model in (None, config.model)
+        encoder, config = self._place.encoder, self._place.config
+        is_there = bool(encoder and config and model in (None, config.model))
         if is_there and not self._place.uses:  # by one who asked for it meanwhile
             self._memory.swap_out(self._place)
         return is_there or bool(meant)
@@ -100,45 +100,50 @@ class Encoders:
     async def _create(
         self, config: LoadConfig, texts: Sequence[str], progress: StageProgress
     ) -> dict[str, Any]:
-        async def attempt(_: Economy) -> dict[str, Any]:
-            return await self._with_room(config, texts, progress)
-
         async with self._turn:
+            place = self._place if self._place.config == config else Place(config=config)
+
+            async def attempt(_: Economy) -> dict[str, Any]:
+                return await self._with_room(place, texts, progress)
+
             for is_last in (False, True):
                 try:
-                    return await self._memory.insist(self._place, attempt)
+                    return await self._memory.insist(place, attempt)
                 except Exception as error:
                     if as_octavo_error(error).code not in GPU_LOST:
                         raise
-                    self._memory.swap_out(self._place)
+                    self._memory.swap_out(place)
                     if is_last:
                         raise
         raise AssertionError
 
     async def _with_room(
-        self, config: LoadConfig, texts: Sequence[str], progress: StageProgress
+        self, place: Place, texts: Sequence[str], progress: StageProgress
     ) -> dict[str, Any]:
         """With as much room as the texts turn out to need."""
         least = 0
         while True:
             try:
-                return await self._once(config, texts, progress, least)
+                return await self._once(place, texts, progress, least)
             except CrowdedError as error:
                 least = error.nbytes
 
     async def _once(
-        self, config: LoadConfig, texts: Sequence[str], progress: StageProgress, least: int
+        self, place: Place, texts: Sequence[str], progress: StageProgress, least: int
     ) -> dict[str, Any]:
         """On its device, with room for ``least`` bytes in all. CrowdedError if the texts need more
         than there is."""
-        place = self._place
-        if place.config != config:
-            self._memory.swap_out(place)
+
+        async def give_way(nbytes: int) -> None:
+            self._memory.check(place, nbytes, self._memory.budget)
+            if self._place is not place:
+                self._memory.swap_out(self._place)
+                self._place = place
 
         async def bring() -> None:
-            share = Share(self._memory, place)
-            place.encoder = await load_encoder(self._host, config, progress, share, least)
-            place.config = config
+            assert place.config
+            share = Share(self._memory, place, give_way)
+            place.encoder = await load_encoder(self._host, place.config, progress, share, least)
 
         await self._memory.enter(place, bring, least=least)
         assert place.encoder

@@ -63,6 +63,9 @@ class Engine:
         in place of one of the same name, whose answers are stopped. If there is not room for all,
         idle ones are swapped out, and answers are waited for if need be.
 
+        What it takes the place of goes when the device is to give it memory: if the load fails
+        before, or is stopped, everything is as it was, and answers go on.
+
         OctavoError request.cancelled if stopped; engine.busy while another one loads; memory.budget
         if the model does not fit alone."""
         if self._loading and not self._loading.cancelling():
@@ -79,11 +82,13 @@ class Engine:
             self.memory.ended.fire()
 
     async def _replace(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
-        async with self._changing:
+        async def replace() -> None:
             if config.memory_bytes is None:
                 await self._free(list(self._models))
             await self._requests.stop_those_of(self._models.named(config.model))
-            model = await self._models.load(config, progress)
+
+        async with self._changing:
+            model = await self._models.load(config, progress, replace)
             for twin in self._models.twins(config.model):
                 await self._requests.stop_those_of([twin])
                 self._models.join(twin, config.model)

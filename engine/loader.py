@@ -190,7 +190,10 @@ async def load(
     economy: Economy | None = None,
 ) -> LoadedModel:
     """Load a model, with memory from ``room`` and as ``economy`` allows, on the host's device or
-    that of ``opener``. On any error or cancellation nothing of it stays behind."""
+    that of ``opener``. On any error or cancellation nothing of it stays behind.
+
+    Whatever can be known of it without its weights is checked before it asks for room: until then
+    the device has what it had."""
     room, economy = room or Boundless(), economy or Economy()
     with or_nothing(host) as opened:
 
@@ -209,9 +212,10 @@ async def load(
         (first, gguf), (device, reason) = await _together(
             read_headers(host, manifest), open_device()
         )
-        progress("device", 1, 1, "steps")
+        progress("device", 1, 2, "steps")
         model = open_model(gguf)
-        tokenizer = tokenizer_json(gguf.metadata)
+        tokenizer, special = tokenizer_json(gguf.metadata), special_ids(gguf.metadata)
+        texts, template = token_bytes(gguf.metadata), _template_of(gguf.metadata, special)
         device.traits = replace(device.traits, chunk=economy.chunk(device.traits.chunk))
         traits = _traits_for(model.config, device, config)
         context, block_bytes, budget = _budget_of(model.config, config, traits, economy)
@@ -228,6 +232,7 @@ async def load(
         weights = weights_of(plans.values()) + extra
         needs = device.needs([*tensors.values(), *extra], plans.values(), manifest.shard_sizes)
         await room.take(needs)
+        progress("device", 2, 2, "steps")  # what was in its place is gone
         timings: list[Timing] = []
         if config.tune or (config.tune is None and _is_real_gpu(device)):
             choices, timings = await tune(
@@ -257,7 +262,7 @@ async def load(
                 divisors = array("f", await device.read(factors))[: rope.rotary // 2]
                 device.write(kv.rope(rope.name), rope.table(context, divisors))
         sample = await _warm_up(host, device, context, progress)
-        special = special_ids(gguf.metadata)
+        controls, markup = control_texts(gguf.metadata), markup_texts(gguf.metadata)
         return LoadedModel(
             name=manifest.name or model.config.name,
             config=model.config,
@@ -270,9 +275,9 @@ async def load(
             block_bytes=block_bytes,
             plans=plans,
             encoder=encoder,
-            prompts=_prompts_of(gguf.metadata, special, encoder),
+            prompts=Prompts(template, encoder, special, controls, markup),
             special=special,
-            token_bytes=token_bytes(gguf.metadata),
+            token_bytes=texts,
             file_bytes=manifest.size,
             sha256=manifest.sha256,
             prefill_sample=sample,
@@ -295,13 +300,12 @@ def _budget_of(
     return min(context, budget * KV_BLOCK), block_bytes, budget
 
 
-def _prompts_of(metadata: dict[str, Any], special: SpecialTokens, encoder: Encoder) -> Prompts:
-    """By the file's chat template, or by one that its vocabulary tells of."""
+def _template_of(metadata: dict[str, Any], special: SpecialTokens) -> ChatTemplate:
+    """The file's chat template, or one that its vocabulary tells of."""
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     bos = tokens[special.bos] if special.bos is not None else ""
     eos = tokens[special.named_eos] if special.named_eos is not None else ""
-    template = ChatTemplate(metadata.get("tokenizer.chat_template") or fallback(tokens), bos, eos)
-    return Prompts(template, encoder, special, control_texts(metadata), markup_texts(metadata))
+    return ChatTemplate(metadata.get("tokenizer.chat_template") or fallback(tokens), bos, eos)
 
 
 def _traits_for(model: ModelConfig, device: Device, config: LoadConfig) -> Traits:

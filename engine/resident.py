@@ -125,20 +125,29 @@ class Models:
         """The model of this name, if there is one; all of them without a name."""
         return [slot for slot in self if key is None or self._by_key.get(key) is slot]
 
-    async def load(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
-        """Load a model, within the budget that ``config`` gives to all of them. Nobody may use one
-        of the same name. If it fails, all others, and the budget, are as they were."""
+    async def load(
+        self, config: LoadConfig, progress: StageProgress, replace: Callable[[], Awaitable[None]]
+    ) -> LoadedModel:
+        """Load a model, within the budget that ``config`` gives to all of them. When all but
+        weights and memory is known to be right, ``replace`` ends what it takes the place of; then
+        nobody may use one of the same name. If it fails, what is left, and the budget, are as they
+        were."""
         slot, budget = Slot(config), self._memory.budget
-        async with self._memory.turn():
+
+        async def give_way(nbytes: int) -> None:
+            self._memory.check(slot, nbytes, config.memory_bytes)
+            await replace()
             for same in self.named(config.model):
                 self._memory.swap_out(same)
             self._memory.budget = config.memory_bytes
+
+        async with self._memory.turn():
             with self._memory.coming(slot):
                 try:
-                    ready = await self._open(slot, config, progress, self._rehearse)
+                    ready = await self._open(slot, config, progress, self._rehearse, give_way)
                 except BaseException:
                     self._memory.swap_out(slot)
-                    self._memory.budget = budget
+                    self._memory.budget = budget if self._by_key else None
                     raise
             self._by_key.pop(config.model, None)
             self._by_key[config.model] = slot
@@ -195,6 +204,7 @@ class Models:
         config: LoadConfig,
         progress: StageProgress,
         rehearse: Callable[[Ready], Awaitable[None]] | None = None,
+        give_way: Callable[[int], Awaitable[None]] | None = None,
     ) -> Ready:
         """Load a model, again and again if its device is lost (see ``Recovery.load``), and with
         less memory if the device has not enough. OctavoError memory.device if that does not help,
@@ -202,7 +212,7 @@ class Models:
 
         async def once(opener: Open, economy: Economy) -> Ready:
             try:
-                share = Share(self._memory, slot)
+                share = Share(self._memory, slot, give_way)
                 model = await load(self.host, config, progress, share, opener, economy)
                 slot.ready, slot.sha256 = Ready.of(model), model.sha256
                 if rehearse:

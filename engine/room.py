@@ -166,16 +166,20 @@ class Memory:
             self._turns.remove(me)
             self.changed.fire()
 
+    def check(self, resident: Resident, nbytes: int, budget: int | None) -> None:
+        """OctavoError memory.budget if one of so many bytes never has room in a budget."""
+        if budget is not None and nbytes > budget:
+            raise OctavoError(
+                "memory.budget",
+                f"The {resident.noun} needs {nbytes:,} bytes; the budget is {budget:,}.",
+                f"Raise memory_bytes, or {resident.saving}.",
+            )
+
     async def make_room(self, resident: Resident, nbytes: int) -> None:
         """Reserve what one will hold in all, in its turn: idle ones are swapped out, the one that
         was used longest ago first, and if that is not enough, it is waited until others are left.
         """
-        if self.budget is not None and nbytes > self.budget:
-            raise OctavoError(
-                "memory.budget",
-                f"The {resident.noun} needs {nbytes:,} bytes; the budget is {self.budget:,}.",
-                f"Raise memory_bytes, or {resident.saving}.",
-            )
+        self.check(resident, nbytes, self.budget)
         try:
             while not self.fits(resident, nbytes):
                 self._short = True
@@ -228,13 +232,17 @@ class Memory:
 
 @dataclass(frozen=True)
 class Share:
-    """The room of a resident."""
+    """The room of a resident. ``give_way`` is asked before it takes so many bytes: only then goes
+    what it takes the place of, if it can have them at all."""
 
     memory: Memory
     resident: Resident
+    give_way: Callable[[int], Awaitable[None]] | None = None
 
     async def take(self, nbytes: int) -> None:
         """In its turn."""
+        if self.give_way:
+            await self.give_way(nbytes)
         await self.memory.make_room(self.resident, nbytes)
 
     @contextmanager

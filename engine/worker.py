@@ -29,6 +29,7 @@ from engine.config import (
 )
 from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
+from engine.fields import check_request
 from engine.inspecting import inspect
 from engine.loader import Host, LoadedModel
 from engine.messages import check_messages, check_tools, parse_request
@@ -99,6 +100,7 @@ class Worker:
             if not handler:
                 known = ", ".join(self._handlers)
                 raise OctavoError("request.unknown", f"{reprlib.repr(kind)} is none of {known}.")
+            check_request(str(kind), message)
             return "result", {"value": await handler(id, message)}
         except Exception as error:
             return "error", {"error": as_octavo_error(error).to_wire()}

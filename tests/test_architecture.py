@@ -39,6 +39,7 @@ LAYERS = [
     ["weights.quants"],
     ["plan"],
     ["shaders", "tokenizer", "weights.gguf"],
+    ["fields"],
     ["config", "messages", "events", "timing"],
     ["errors", "files"],
 ]

@@ -72,8 +72,8 @@ const attachments = new Attachments(prompt, {
 
 /** @type {State} */
 let state = "loading";
-/** The load under way, if any. */
-let loading = Promise.resolve();
+/** The load under way, if any; whether it succeeded. */
+let loading = Promise.resolve(false);
 let sendWhenReady = false;
 /** The question of which it is found out whether it fits, if any. @type {object | null} */
 let checked = null;
@@ -85,6 +85,8 @@ let loaded;
 let performancePanel;
 /** The model to load. @type {import("./models.mjs").Choice} */
 let choice = settings.address.model ? {} : rememberedChoice();
+/** The one that is loaded. @type {import("./models.mjs").Choice | null} */
+let used = null;
 
 main();
 
@@ -209,7 +211,7 @@ async function applySettings(changed) {
     talk.show();
     sidebar.refresh();
   }
-  if (changed.has("load")) await choose(choice);
+  if (changed.has("load")) await choose(used ?? choice);
 }
 
 /**
@@ -222,8 +224,7 @@ async function choose(wanted) {
   if (["loading", "searching", "generating"].includes(state)) await stopAll().catch(() => {}); // it has crashed
   await Promise.all([loading, looking, talk.answering]);
   if (mine !== choice) return; // yet another one was chosen
-  await load();
-  if (state === "ready" && typeof wanted.model === "string") rememberChoice(wanted.model);
+  if ((await load()) && typeof wanted.model === "string") rememberChoice(wanted.model);
 }
 
 function load() {
@@ -233,7 +234,6 @@ function load() {
 
 async function loadChoice() {
   notices.hideError();
-  talk.forgetUnfinished();
   progress.start();
   announce(t("progress"));
   setState("loading");
@@ -241,13 +241,23 @@ async function loadChoice() {
   try {
     const wanted = { ...settings.load, ...mine };
     loaded = await octavo.load(wanted, (event) => progress.show(event));
+    used = mine;
+    talk.forgetUnfinished();
     showLoaded(loaded);
     announce(t("say_ready"));
     setState("ready");
+    return true;
   } catch (error) {
-    if (mine !== choice) return; // it was stopped for another one
-    setState("error");
+    const left = used && (await octavo.status().catch(() => null))?.models;
+    if (mine !== choice) return false; // it was stopped for another one
+    if (left?.length) sendWhenReady = false; // what is there still was not meant
+    else {
+      used = null;
+      talk.forgetUnfinished();
+    }
+    setState(used ? "ready" : "error");
     showError(error, true);
+    return false;
   } finally {
     progress.end();
   }

@@ -17,6 +17,10 @@
  * think part of an answer is `reasoning_content`, in the message as in deltas; the field `octavo`
  * carries token ids and timing. `octavo.completions.create({ prompt })` goes on with a raw text.
  *
+ * An option that has no such name is refused with `request.invalid`, which says what may have been
+ * meant. Of OpenAI's own, those that would change the answer are refused, and hints (`user`, `store`,
+ * `reasoning_effort` and the like) mean nothing.
+ *
  * Conversations need no handle: what a prompt has in common with an earlier one, be it the same
  * conversation or another, is found in the KV cache. `octavo.conversation()` keeps the messages of
  * one and forks it:
@@ -73,8 +77,8 @@ export class Octavo extends EventTarget {
    * one copy of the weights: those of this page ("page"), or of all tabs of the site ("site", or
    * true) that have the same version of it. A model that is there already is loaded at once. With
    * `memory_bytes`, all clients that give the same number share one engine and that budget.
-   * Clients that load something else do not meet. Where the browser cannot share (on insecure
-   * addresses), each has a worker of its own, as without `share`.
+   * Clients that load something else do not meet; one whose load fails comes back. Where the browser
+   * cannot share (on insecure addresses), each has a worker of its own, as without `share`.
    *
    * Clients that share do not see each other, but answers take turns, `status()` is about the
    * engine that they share, `pause`, `resume` and `remove` are for all, and so is the
@@ -115,7 +119,10 @@ export class Octavo extends EventTarget {
   }
 
   /**
-   * Loads a model; those that are loaded are replaced, unless `memory_bytes` is given.
+   * Loads a model; those that are loaded are replaced, unless `memory_bytes` is given. They stay, and
+   * answers go on, until the new one needs memory: by then options, address, manifest, header,
+   * device and limits are known to be right. A load that fails before, or is stopped, changes
+   * nothing; after one that fails later there may be no model.
    *
    * @param {LoadOptions} [options] take precedence over those of the constructor
    * @param {(progress: Progress) => void} [onProgress]
@@ -277,7 +284,8 @@ export class Octavo extends EventTarget {
    * @returns {Promise<Embeddings>}
    */
   async #embed(options, onProgress) {
-    const { signal, encoding_format = "float", ...fields } = given(options);
+    const { signal, encoding_format = "float", user: _, ...fields } =
+      /** @type {EmbeddingOptions & {user?: string}} */ (given(options)); // OpenAI's user means nothing here
     if (!ENCODINGS.includes(encoding_format)) {
       throw new OctavoError("request.invalid", `encoding_format should be one of ${ENCODINGS.join(", ")}.`);
     }

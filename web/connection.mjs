@@ -96,7 +96,8 @@ export class Connection {
         this.#link?.post({ ...fields, id, kind });
       } catch (error) {
         this.#pending.delete(id);
-        throw new OctavoError("request.invalid", `The request cannot be sent: ${error}`);
+        const which = Object.keys(fields).find((name) => !canBeSent(fields[name]));
+        throw new OctavoError("request.invalid", `The option "${which}" cannot be sent: ${error}`);
       }
     });
   }
@@ -306,6 +307,16 @@ function openWorker(url, { receive, crash }) {
   };
   worker.onmessageerror = () => crash("a message could not be read");
   return { post: (message) => worker.postMessage(message), close: () => worker.terminate() };
+}
+
+/** @param {unknown} value */
+function canBeSent(value) {
+  try {
+    structuredClone(value);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 function noText() {

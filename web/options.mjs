@@ -9,16 +9,18 @@ import { OctavoError } from "./error.mjs";
  * @typedef {import("./types.mjs").TextOptions} TextOptions
  */
 
-/** Options that are refused, unless they have the value that changes nothing. */
+/** OpenAI's options that are refused, unless they have the value that changes nothing. */
 const REFUSED = {
   n: 1, tool_choice: null, functions: null, audio: null, modalities: null, best_of: 1, echo: false, suffix: null,
 };
-/** Options that go to the worker as they are. */
-const SAMPLING = /** @type {const} */ ([
-  "temperature", "seed", "stop", "context_full", "top_k", "top_p", "min_p", "repetition_penalty",
-  "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs",
-  "response_format",
-]);
+/** OpenAI's other options that mean nothing here, or are no more than a hint. */
+const IGNORED = [
+  "function_call", "metadata", "moderation", "parallel_tool_calls", "prediction", "prompt_cache_key",
+  "prompt_cache_options", "prompt_cache_retention", "reasoning_effort", "safety_identifier",
+  "service_tier", "store", "stream_options", "user", "verbosity", "web_search_options",
+];
+/** Options that are not the worker's: all others are, and it says what is wrong with them. */
+const OWN = [...Object.keys(REFUSED), ...IGNORED, "max_completion_tokens", "signal", "stream"];
 
 /** Of an answer to messages. @param {CompletionOptions} options */
 export function chatFields(options) {
@@ -37,14 +39,11 @@ export function textFields(options) {
     throw new OctavoError("request.invalid", 'The option "prompt" must be a text or token ids.');
   }
   const told = logprobs == null ? {} : { logprobs: true, top_logprobs: logprobs };
-  return generateFields({ ...options, logprobs: undefined, top_logprobs: undefined }, {
-    prompt: continues == null ? prompt : undefined,
-    ...told,
-  });
+  return generateFields(options, { prompt: continues == null ? prompt : undefined, ...told });
 }
 
 /**
- * @param {CompletionOptions} options
+ * @param {CompletionOptions | TextOptions} options
  * @param {object} others fields of the request, which no option overrules
  */
 function generateFields(options, others) {
@@ -54,12 +53,9 @@ function generateFields(options, others) {
       throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
     }
   }
-  const { continues } = options;
-  const { model } = withKey(options);
   const max_tokens = options.max_completion_tokens ?? options.max_tokens;
-  const sampling = Object.fromEntries(SAMPLING.map((name) => [name, options[name]]));
-  const fields = { model, continues, max_tokens, ...sampling, ...others };
-  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value != null));
+  const fields = Object.entries({ ...withKey(options), max_tokens, ...others });
+  return Object.fromEntries(fields.filter(([name, value]) => value != null && !OWN.includes(name)));
 }
 
 /**

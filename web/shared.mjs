@@ -39,6 +39,8 @@ export class SharedLink {
   #host = null;
   /** What the engine is named by; empty before the first load. */
   #group = "";
+  /** Loads under way for which that changed, by id. @type {Map<number, {from: string, to: string}>} */
+  #moves = new Map();
   /** The engine of another tab that has answered, or that is to answer. */
   #engine = "";
   #isMoved = false;
@@ -117,10 +119,11 @@ export class SharedLink {
     try {
       while (this.#way && this.#queue.length) {
         const [message] = this.#queue;
-        if (message.kind === "load") await this.#enter(await this.#groupOf(message));
+        if (message.kind === "load") await this.#go(message);
+        if (message.kind === "back") await this.#enter(message.group, true);
         if (!this.#way || this.#queue[0] !== message) continue;
         this.#queue.shift();
-        this.#way.postMessage(message);
+        if (message.kind !== "back") this.#way.postMessage(message);
       }
     } finally {
       this.#isSending = false;
@@ -138,11 +141,22 @@ export class SharedLink {
     return [...new Uint8Array(hash)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   }
 
-  /** @param {string} group */
-  async #enter(group) {
+  /** To the engine of a load. @param {any} load */
+  async #go(load) {
+    const [from, to] = [this.#group, await this.#groupOf(load)];
+    await this.#enter(to);
+    if (from && from !== to) this.#moves.set(load.id, { from, to });
+  }
+
+  /**
+   * @param {string} group
+   * @param {boolean} [isBack] what this client had loaded there is loaded again
+   */
+  async #enter(group, isBack = false) {
     if (group === this.#group || (await this.#takeAlong(group))) return;
     await this.#leave();
     if (this.#way) return; // to another engine meanwhile, which everything was asked anew
+    this.#isMoved ||= isBack;
     this.#group = group;
     await this.#arrive();
   }
@@ -276,8 +290,24 @@ export class SharedLink {
 
   /** @param {any} message */
   #receive(message) {
-    if (message.kind === "left") this.#left();
-    else this.#events.receive(message);
+    if (message.kind === "left") return this.#left();
+    this.#events.receive(message);
+    const move = this.#moves.get(message.id);
+    if (!move || !["result", "error"].includes(message.kind)) return;
+    this.#moves.delete(message.id);
+    if (message.kind === "error") this.#goBack(move);
+  }
+
+  /**
+   * A load has failed: what was there before has its own name again.
+   *
+   * @param {{from: string, to: string}} move
+   */
+  #goBack({ from, to }) {
+    for (const later of this.#moves.values()) if (later.from === to) later.from = from;
+    if (this.#group !== to) return; // a later load has moved on
+    this.#queue.unshift({ kind: "back", group: from });
+    this.#send();
   }
 }
 

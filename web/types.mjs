@@ -56,7 +56,8 @@
  * @typedef {import("../worker/protocol.mjs").Message} PlainMessage
  * @typedef {Omit<PlainMessage, "content"> & {content?: string | TextPart[] | null}} ChatMessage
  *
- * @typedef {object} CompletionOptions others of OpenAI's that would change the answer are refused
+ * @typedef {object} CompletionOptions others of OpenAI's that would change the answer are refused, and
+ *   hints mean nothing
  * @property {string} [model] as `load` was given it; the one loaded last if absent
  * @property {ChatMessage[]} [messages] needed, unless `continues` is given
  * @property {import("../worker/protocol.mjs").Tool[]} [tools] for models whose template has a place

@@ -15,7 +15,7 @@
  * | kind     | result value       | what it does                                              |
  * |----------|--------------------|-----------------------------------------------------------|
  * | load     | LoadResult         | fetches a model, prepares the device; ends loaded ones,   |
- * |          |                    | unless all share `memory_bytes`                           |
+ * |          |                    | unless all share `memory_bytes`, once it needs memory     |
  * | generate | GenerateResult     | answers the conversation in `messages`, or goes on with   |
  * |          |                    | `prompt` as it is                                         |
  * | stop     | {stopped: boolean} | ends a running `generate` (or `load`), keeps its text     |
@@ -38,6 +38,10 @@
  * continuation (`continues`) sends the text so far as the assistant's last message, and goes on
  * where it ended only if the server does. `tools`, `logprobs`, `context_full` "slide", `measure` and
  * `inspect` are for models here.
+ *
+ * A request with a field that its kind does not have is refused by `request.invalid`. A `load` that
+ * fails, or is stopped, before it needs memory leaves everything as it was: until then options, address,
+ * manifest, header, device and limits are checked, while answers go on.
  *
  * A stopped `generate` ends with its own result (`finish_reason: "cancelled"`); a stopped `load`
  * ends with the error `request.cancelled`, and so do a stopped `inspect` and `measure`.
@@ -191,7 +195,8 @@
 /**
  * @typedef {"runtime" | "download" | "device" | "tune" | "weights" | "compile" | "warmup"} Stage
  *
- * @typedef {object} Progress stages overlap; each counts on its own
+ * @typedef {object} Progress stages overlap; each counts on its own. A load has its `device` when that
+ *   is open, and then when it has the memory: what it takes the place of is gone from there on
  * @property {number} id
  * @property {"progress"} kind
  * @property {Stage} stage

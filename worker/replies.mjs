@@ -28,6 +28,17 @@ export function refusalOf(request, open) {
   return open.has(request.id) ? errorReply(request.id, "request.invalid", message) : null;
 }
 
+/**
+ * Whether a request says nothing but this; what else it says, the engine does not take.
+ *
+ * @param {object} request
+ * @param {string[]} [names]
+ */
+export function saysOnly(request, names = []) {
+  const known = ["id", "kind", ...names];
+  return Object.entries(request).every(([name, value]) => value == null || known.includes(name));
+}
+
 /** @returns {GenerateResult} of an answer that was stopped before it began */
 export function nothingGenerated() {
   return {

@@ -10,7 +10,7 @@
  */
 
 import { Member } from "./member.mjs";
-import { NO_ID, errorReply, nothingGenerated, refusalOf, resultReply } from "./replies.mjs";
+import { NO_ID, errorReply, nothingGenerated, refusalOf, resultReply, saysOnly } from "./replies.mjs";
 import { Routes } from "./routes.mjs";
 import { likenessOf } from "./sharing.mjs";
 
@@ -103,7 +103,7 @@ export class Router {
     const route = this.#routes.get(reply.id);
     if (!route) return;
     if (reply.kind === "result" || reply.kind === "error") return this.#finish(route, reply);
-    if (reply.kind === "progress") route.progress.set(reply.stage, reply);
+    if (reply.kind === "progress") this.#follow(route, reply);
     for (const { client, id } of route.askers) client.tell({ ...reply, id });
     if (reply.kind === "recovery") this.#tellOthers(route, reply);
   }
@@ -137,19 +137,28 @@ export class Router {
       return;
     }
     if (this.#isHeld(client)) return void this.#held.push({ client, message });
-    const known = this.#loaded.get(likeness);
+    // a load of its own may take the place of what is there, also if it was told to stop
+    const known = loads.length ? undefined : this.#loaded.get(likeness);
     if (known && !this.#isOnlyOf(client, known.key)) {
       client.claim(known.key);
       return client.reply(resultReply(message.id, { ...known, load_ms: 0, variants: [] }));
     }
-    const isReplaced = (/** @type {string} */ key) =>
-      message.memory_bytes == null || key === (message.model ?? "");
     const disturbed = this.#routes.those((route) => route.kind === "generate" &&
-      isReplaced(route.message.model) && route.askers.some((asker) => asker.client !== client));
+      isReplaced(route.message.model, message) && route.askers.some((asker) => asker.client !== client));
     if (disturbed.length) return client.replyBusy(message.id);
-    const isBusy = loads.some(([, route]) => !route.ends); // with its own, as the engine will say
-    if (!isBusy) this.#forget(isReplaced);
     this.#forward(client, message, likeness);
+  }
+
+  /**
+   * A load's progress: once it has the device, what it takes the place of is gone, however it ends.
+   *
+   * @param {Route} route
+   * @param {import("./protocol.mjs").Progress} progress
+   */
+  #follow({ message, progress: latest }, progress) {
+    latest.set(progress.stage, progress);
+    const isDevice = progress.stage === "device" && progress.loaded === progress.total;
+    if (isDevice) this.#forget((key) => isReplaced(key, message));
   }
 
   /**
@@ -232,6 +241,7 @@ export class Router {
   #unload(client, message) {
     const { id, model } = message;
     const isAll = model == null;
+    if (!saysOnly(message, ["model"])) return this.#forward(client, message); // which says what is wrong
     if (this.size === 1 || (!isAll && typeof model !== "string")) {
       client.disclaim(isAll ? [...client.models] : [model]);
       this.#forget((key) => isAll || key === model);
@@ -330,6 +340,7 @@ export class Router {
    */
   #note({ kind, message, askers, likeness }, { value }) {
     if (kind !== "load") return;
+    this.#forget((key) => isReplaced(key, message));
     if (askers.length) this.#loaded.set(likeness, value);
     else this.#release([value.key]); // who wanted it has left
     for (const { client } of askers) {
@@ -383,6 +394,16 @@ export class Router {
     const others = this.#routes.those(({ askers }) => !isOf(askers, client));
     return others.some(([, { kind }]) => ALONE.includes(kind));
   }
+}
+
+/**
+ * Whether a load takes the place of a model.
+ *
+ * @param {string} key
+ * @param {Message} load
+ */
+function isReplaced(key, load) {
+  return load.memory_bytes == null || key === (load.model ?? "");
 }
 
 /**

@@ -13,7 +13,7 @@ import { Hub } from "./hub.mjs";
 import { memory } from "./memory.mjs";
 import { Outbox } from "./outbox.mjs";
 import { Remote } from "./remote.mjs";
-import { errorReply, isId, nothingGenerated, refusalOf, resultReply } from "./replies.mjs";
+import { errorReply, isId, nothingGenerated, refusalOf, resultReply, saysOnly } from "./replies.mjs";
 import { ShardStore, checkSecure } from "./shards.mjs";
 import { ShardError } from "./transfer.mjs";
 import { VERSION } from "./version.mjs";
@@ -239,7 +239,7 @@ function answerEarly(request) {
       reply(resultReply(request.id, {}));
       return true;
     case "unload":
-      if (request.model != null) return false; // Python knows whose it is
+      if (!saysOnly(request)) return false; // Python knows whose it is, or what is wrong
       cancelQueued(() => true);
       reply(resultReply(request.id, {}));
       return true;

@@ -62,14 +62,19 @@ class WebGpuDevice:
     def needs(
         self, tensors: Iterable[Tensor], plans: Iterable[Plan], shards: Sequence[int] = ()
     ) -> int:
-        """Bytes of all buffers, those that upload.mjs takes for shards included."""
-        buffers = [*tensors_to_wire(tensors), *slots_to_wire(plans)]
+        """Bytes of all buffers, those that upload.mjs takes for shards included; OctavoError
+        gpu.limits if one of a tensor is larger than the adapter allows."""
+        buffers = [*self._allowed(tensors), *slots_to_wire(plans)]
         sizes: list[int] = [max(16, ceil(buffer["bytes"] / 16) * 16) for buffer in buffers]
         shard = ceil(max(shards, default=0) / 4) * 4
         return sum(sizes) + min(len(shards), 2) * (CARRY + 2 * shard + JOBS_BYTES)
 
     async def allocate(self, tensors: Iterable[Tensor]) -> None:
         """Create buffers; OctavoError gpu.limits if one is larger than the adapter allows."""
+        buffers = self._allowed(tensors)
+        await self._gpu.allocate(json.dumps(buffers))
+
+    def _allowed(self, tensors: Iterable[Tensor]) -> list[dict[str, Any]]:
         buffers = tensors_to_wire(tensors)
         limit = self.traits.max_tensor_bytes
         for buffer in buffers:
@@ -79,7 +84,7 @@ class WebGpuDevice:
                     f"{buffer['name']} takes {buffer['bytes']:,} bytes; this GPU allows {limit:,}.",
                     "Choose a smaller model, a shorter context, or device=cpu.",
                 )
-        await self._gpu.allocate(json.dumps(buffers))
+        return buffers
 
     async def grow(self, tensors: Sequence[Tensor]) -> bool:
         """Have the player make larger buffers and copy into them what there is."""

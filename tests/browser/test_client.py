@@ -212,7 +212,26 @@ WRONG = """[
   () => octavo.conversation({messages: "hi"}),
   () => octavo.conversation().send(),
   () => octavo.load({model: "http://["}),
+  () => octavo.load({devcie: "cpu"}),
+  () => octavo.load({remote: {url: "https://example.com", kye: "x"}}),
+  () => octavo.chat.completions.create({messages: HI, temprature: 1}),
+  () => octavo.chat.completions.create({messages: HI, singal: new AbortController().signal}),
+  () => octavo.completions.create({prompt: "a", messages: HI}),
+  () => octavo.completions.create({prompt: "a", top_logprob: 1}),
+  () => octavo.embeddings.create({model: "x", input: "a", dimensions: 3}),
+  () => octavo.inspect({prompt: "a", tpo: 1}),
+  () => octavo.measure({prefil: 1}),
+  () => octavo.unload({modle: "x"}),
+  () => octavo.tokenize("a", {modle: "x"}),
+  () => octavo.detokenize([5], {modle: "x"}),
+  () => octavo.conversation({temprature: 1}).send("hi"),
 ]"""
+# What code for OpenAI's client may say; it changes nothing here.
+HINTS = """{
+  user: "me", store: true, metadata: {a: "b"}, stream_options: {include_usage: true},
+  service_tier: "auto", parallel_tool_calls: false, reasoning_effort: "low", verbosity: "low",
+  prompt_cache_key: "a", safety_identifier: "b", prediction: {type: "content", content: "c"},
+}"""
 
 
 def test_wrong_types_are_refused(tiny: Chat) -> None:
@@ -220,7 +239,10 @@ def test_wrong_types_are_refused(tiny: Chat) -> None:
         f"""async () => {{
           const HI = [{{role: "user", content: "Hi"}}];
           const neutral = {{n: 1, best_of: 1, echo: false, stop: null, tools: undefined}};
-          await octavo.chat.completions.create({{messages: HI, max_tokens: 1, ...neutral}});
+          const hints = {HINTS};
+          const request = {{messages: HI, max_tokens: 1, ...neutral, ...hints}};
+          await octavo.chat.completions.create(request);
+          await octavo.completions.create({{prompt: "a", max_tokens: 1, user: "me"}});
           const codes = {{}};
           for (const call of {WRONG}) {{
             const outcome = (async () => call())();

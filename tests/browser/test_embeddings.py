@@ -32,7 +32,7 @@ EMBED = """async ({ device, input }) => {
   const { Octavo } = await import('/client.mjs');
   globalThis.octavo ??= new Octavo();
   const model = 'models/encoder/manifest.json';
-  const answer = await octavo.embeddings.create({ model, input, device });
+  const answer = await octavo.embeddings.create({ model, input, device, user: 'me' });
   const failure = await octavo.embeddings.create({ model, input: 3 }).catch((error) => error.code);
   return { answer, failure };
 }"""

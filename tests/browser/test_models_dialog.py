@@ -67,6 +67,13 @@ def test_an_address_is_opened_paused_kept_and_deleted(open_chat: Open, serve: Se
     item.wait_for(state="detached")
     chat.hook("models-close").click()
     assert chat.ask("And the rain?"), "what is loaded goes on"
+    chat.hook("model").click()
+    chat.hook("address").fill(f"{origin.url}/nowhere.gguf")
+    chat.hook("open-address").click()
+    assert chat.error_code() == "shard.network"
+    chat.wait_for("ready")
+    assert "some" in chat.hook("model").inner_text()
+    assert chat.ask("And the ship?"), "and when another one cannot be loaded"
 
 
 def test_files_are_chosen_or_dropped(open_chat: Open, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ SETUP = """() => {
     {kind: 'generate', continues: nested(400)}, {kind: 'load', device: 'abacus'},
     {kind: 'load', model: 5}, {kind: 'load', context: '512'}, {kind: 'load', tune: 'yes'},
     {kind: 'load', kv_tokens: 1e300}, {kind: 'stop', target: {}}, {kind: 'stop', target: true},
-    {kind: 'measure', prefill: 'many'},
+    {kind: 'measure', prefill: 'many'}, {kind: 'load', devcie: 'cpu'}, {kind: 'unload', modle: 'x'},
   ];
   const junk = (list) => {
     without.forEach((data) => worker.postMessage(data));

@@ -277,3 +277,36 @@ def test_who_shares_and_who_does_not(open_tab: Callable[[], Tab], server: Static
     assert status["clients"] == 2
     first.stream("site", CHATS[0])
     assert first.ended("site")["ids"] == CHATS[0]["ids"][:COUNT]
+
+
+def test_a_load_that_fails_leaves_its_client_with_what_it_had(open_tab: Callable[[], Tab]) -> None:
+    first, second = open_tab(), open_tab()
+    fails = """([name, options]) =>
+      load(name, options).then(() => 'loaded', ({code, message}) => `${code}: ${message}`)"""
+    nowhere = {"model": "/models/nowhere.gguf"}
+    first.make("a")
+    first.load("a")
+    before = first.text("a", CHATS[0])
+    assert "is 'device' meant?" in first.page.evaluate(fails, ["a", {"devcie": "cpu"}])
+    assert "shard.network" in first.page.evaluate(fails, ["a", nowhere])
+    again = first.page.evaluate(
+        "options => clients.a.chat.completions.create(options)",
+        {"messages": CHATS[0]["messages"], "max_tokens": COUNT},
+    )
+    assert again["choices"][0]["message"]["content"] == before
+    assert again["usage"]["cached_tokens"] > 0
+    # Others find the engine by what is loaded there.
+    second.make("b")
+    second.load("b")
+    second.until_engines(0)
+    assert second.call("b", "status")["clients"] == 2
+    slip = "clients.b.unload({modle: 'x'}).then(() => 'unloaded', ({code}) => code)"
+    assert second.page.evaluate(slip) == "request.invalid"
+    assert second.text("b", CHATS[0]) == before
+    # Where others stay, a client goes to an engine of its own, and comes back.
+    for tab, name in ((second, "b"), (first, "a")):
+        assert "shard.network" in tab.page.evaluate(fails, [name, nowhere])
+        assert tab.text(name, CHATS[0]) == before
+        assert tab.call(name, "status")["clients"] == 2
+    first.until_engines(1)
+    second.until_engines(0)

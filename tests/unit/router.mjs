@@ -21,7 +21,7 @@ class World {
   emptied = 0;
   /** At the engine. */
   open = new Map();
-  loaded = new Map(); // by model: whose answers it may give
+  loaded = new Map(); // by model: the context that it was loaded with
   answers = new Map(); // by handle: the words of its asker
 
   constructor(seed) {
@@ -47,7 +47,7 @@ class World {
   }
 
   engine(request) {
-    const { id, kind, target, model, words, continues } = request;
+    const { id, kind, target, model, words, continues, context } = request;
     const asked = [...this.clients.values()].flatMap(({ open }) => [...open.values()]);
     if (words && continues === undefined && asked.some((other) => other.isTold && other.words === words)) {
       this.wrong(`a ${kind} is begun although it was stopped`);
@@ -70,6 +70,13 @@ class World {
     }
     if (kind === "load") {
       for (const other of this.open.values()) other.ends ||= other.model === model && other.id !== id;
+      const have = [...this.clients.values()].filter(({ models, open }) => models.has(model) &&
+        ![...open.values()].some((other) => ["load", "unload"].includes(other.kind)));
+      if (!loads.length && have.length > 1 && this.loaded.get(model) === context) this.wrong(`${model} is loaded twice`);
+    }
+    if (kind === "unload") {
+      if (model === undefined) this.loaded.clear();
+      else this.loaded.delete(model);
     }
     if (kind === "reset" || (kind === "unload" && model === undefined)) {
       for (const other of this.open.values()) other.ends ||= other.kind === "generate";
@@ -102,9 +109,12 @@ class World {
     if (kind === "load") {
       if (request.ends) return fail("request.cancelled");
       if (request.left-- > 0) {
-        return this.router.send({ id, kind: "progress", stage: "download", loaded: 0, total: 1 });
+        const loaded = request.left ? 1 : 2;
+        if (loaded === 2) this.loaded.delete(request.model);
+        return this.router.send({ id, kind: "progress", stage: "device", loaded, total: 2 });
       }
       if (!this.roll(6)) return fail("shard.network");
+      this.loaded.set(request.model, request.context);
       return result({ key: request.model, memory_bytes: 1 });
     }
     if (kind === "generate") {
@@ -160,6 +170,8 @@ class World {
     }
     const { value } = message;
     if (asked.kind === "load") {
+      const isThere = this.loaded.get(value.key) === asked.context;
+      if (!isThere && !asked.isStopped) this.wrong(`${value.key} is not what ${client.name} loaded`);
       client.models.delete(value.key);
       client.models.add(value.key);
     }
@@ -195,7 +207,7 @@ class World {
     };
     const send = (message, more = {}) => {
       client.open.set(id, { ...message, words, wanted: message.model ?? last, ...more });
-      const said = message.kind === "load" ? {} : { words };
+      const said = ["load", "unload"].includes(message.kind) ? {} : { words };
       this.router.receive(client.name, { ...message, id, ...said });
     };
     switch (this.roll(12)) {

@@ -461,3 +461,42 @@ def test_a_share_counts_what_is_about_to_come(encoder: Path) -> None:
         assert isinstance(memory, Memory) and str(CrowdedError(1000)) == "1,000 bytes"
 
     test(run)
+
+
+def test_one_that_cannot_be_loaded_leaves_the_other(encoder: Path, needed: int) -> None:
+    """Until the device is to give it memory; so does a model in place of which there is none."""
+
+    async def run() -> None:
+        bench = Bench(None, encoder)
+        await bench.embeds()
+        assert await code(bench.embed(name="tiny")) == "manifest.invalid"
+        bench.engine.memory.budget = needed
+        await bench.embeds()
+        bench.engine.memory.budget = needed // 3
+        assert await code(bench.embed(name="encoder too large")) == "memory.budget"
+        bench.engine.memory.budget = None
+        held = bench.host.held
+        await bench.embeds()
+        assert bench.host.held == held == needed
+        assert bench.host.opened == ["encoder", "tiny", "encoder too large"]
+
+    test(run)
+
+
+def test_one_that_breaks_off_takes_the_place_of_the_other(encoder: Path) -> None:
+    class Failing(ManyHost):
+        async def open_tokenizer(self, json_text: str) -> Any:
+            raise OctavoError("tokenizer.unsupported")
+
+    async def run() -> None:
+        bench = Bench(None, encoder)
+        await bench.embeds()
+        bench.encoders._host = Failing(encoder)
+        assert await code(bench.embed(name="encoder that breaks off")) == "tokenizer.unsupported"
+        assert not is_there(bench) and bench.host.held == 0
+        assert not await bench.encoders.unload("encoder that breaks off")
+        bench.encoders._host = bench.host
+        await bench.embeds()
+        assert await bench.encoders.unload("encoder") and not is_there(bench)
+
+    test(run)

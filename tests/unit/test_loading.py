@@ -353,11 +353,16 @@ class FakeGpu:
 def test_a_model_too_large_for_the_adapter() -> None:
     async def run() -> None:
         device = WebGpuDevice(FakeGpu(), "auto")
-        with pytest.raises(OctavoError) as caught:
-            await device.allocate([Tensor("k.0", (20, 2, 16, 16), "f16", "kv")])
-        assert caught.value.code == "gpu.limits"
-        assert "20,480" in caught.value.message
-        assert "20,000" in caught.value.message
+        tensors = [Tensor("k.0", (20, 2, 16, 16), "f16", "kv")]
+        for early in (True, False):
+            with pytest.raises(OctavoError) as caught:
+                if early:
+                    device.needs(tensors, ())
+                else:
+                    await device.allocate(tensors)
+            assert caught.value.code == "gpu.limits"
+            assert "20,480" in caught.value.message
+            assert "20,000" in caught.value.message
 
     asyncio.run(run())
 

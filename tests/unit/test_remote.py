@@ -318,6 +318,25 @@ def test_a_file_that_is_no_model_is_not_sent_elsewhere(server: ApiServer, tmp_pa
     ran(work, NativeHost(broken))
 
 
+def test_a_model_here_stays_if_neither_device_nor_server_has_another(tmp_path: Path) -> None:
+    mixture = tmp_path / "model.gguf"
+    mixture.write_bytes(TINY.read_bytes().replace(b"\0llama", b"\0mamba"))
+    host = NativeHost(TINY)
+
+    async def work(client: Client) -> None:
+        await client.ask("load", context=512)
+        await replies(client, **ASK)
+        host.serve(mixture)
+        for device in ("auto", "remote"):
+            with pytest.raises(OctavoError) as failed:
+                await client.ask("load", device=device, remote={"url": "http://127.0.0.1:9/v1"})
+            assert failed.value.code == "remote.unavailable"
+        value = (await replies(client, **ASK))[-1]["value"]
+        assert value["ids"] == SHIP["ids"][:40] and value["usage"]["cached_tokens"]
+
+    ran(work, host)
+
+
 def test_models_here_and_there_side_by_side(server: ApiServer) -> None:
     async def work(client: Client) -> None:
         room = {"memory_bytes": 1 << 30}

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.chat import ChatTemplate
+from engine.fields import FIELDS
 from engine.prompt import Prompts
 from engine.tokenizer.decoder import StreamDecoder, token_bytes
 from engine.tokenizer.spec import SpecialTokens
@@ -281,16 +282,17 @@ JSON = st.recursive(
     ),
     max_leaves=6,
 )
-FIELDS = st.dictionaries(
-    st.sampled_from(
-        ["messages", "tools", "temperature", "max_tokens", "seed", "device", "target", "context"]
-    ),
-    JSON,
+# For each kind what it may say, and something that it may not.
+ASKED = st.sampled_from(["generate", "stop", "reset", "status", "x"]).flatmap(
+    lambda kind: st.tuples(
+        st.just(kind),
+        st.dictionaries(st.sampled_from([*sorted(FIELDS.get(kind, ())), "devcie"]), JSON),
+    )
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["generate", "stop", "reset", "status", "x"]), FIELDS)))
+@given(st.lists(ASKED))
 def test_any_fields_get_an_answer(requests: list[tuple[str, dict[str, Any]]]) -> None:
     async def run() -> None:
         client = Client()
