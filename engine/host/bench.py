@@ -110,6 +110,7 @@ AIMS = (
         for length in (16, 128, 512)
         for batch in (1, 32)
     ),
+    *(Aim(f"octavo_to_peer_16x{batch}", 1, True, ("cpu",)) for batch in (1, 4)),
 )
 PAGE, EMBEDDINGS_PAGE = "bench.html", "bench_embeddings.html"
 
