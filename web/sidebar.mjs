@@ -177,7 +177,8 @@ export class Sidebar {
 
   /** @param {Conversation} conversation */
   #rename({ id, title }) {
-    const item = /** @type {HTMLElement} */ (this.#control(id, "conversation-open")?.parentElement);
+    const item = this.#control(id, "conversation-open")?.parentElement;
+    if (!item) return; // another tab has deleted it
     const box = document.createElement("input");
     box.value = title;
     box.maxLength = MAX_TITLE;
