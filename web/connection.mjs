@@ -9,6 +9,7 @@
 import { OctavoError } from "./error.mjs";
 import { SharedLink } from "./shared.mjs";
 import { NO_ID, nothingGenerated } from "./worker/replies.mjs";
+import { STOPPABLE } from "./worker/routes.mjs";
 
 /**
  * @typedef {import("../worker/protocol.mjs").Reply} Reply
@@ -208,7 +209,8 @@ export class Connection {
     this.#isMoving = true;
     for (const [id, pending] of this.#pending) {
       pending.moves++;
-      const cannot = pending.isAgain || pending.moves > MOST_MOVES || pending.fields.continues != null;
+      const isOver = pending.kind === "load" && !pending.isLoad; // stopped, or for the engine before
+      const cannot = isOver || pending.moves > MOST_MOVES || pending.fields.continues != null;
       if (!cannot) continue;
       this.#pending.delete(id);
       pending.reject(moved());
@@ -278,15 +280,16 @@ export class Connection {
    */
   #wait(id) {
     const { kind, fields, resolve } = /** @type {Pending} */ (this.#pending.get(id));
-    if (kind !== "stop") return;
-    const meant = [...this.#pending].filter(([other, { kind }]) =>
-      kind === "generate" && [undefined, other].includes(fields.target));
-    for (const [other, { resolve, text }] of meant) {
+    const ended = { stop: STOPPABLE, reset: ["generate"] }[kind];
+    if (!ended) return;
+    const meant = [...this.#pending].filter(([other, { kind, isAgain }]) =>
+      ended.includes(kind) && !isAgain && [undefined, other].includes(fields.target));
+    for (const [other, pending] of meant) {
       this.#pending.delete(other);
-      resolve({ ...nothingGenerated(), text: text.delta, reasoning: text.reasoning });
+      end(pending);
     }
     this.#pending.delete(id);
-    resolve({ stopped: meant.length > 0 });
+    resolve(kind === "stop" ? { stopped: meant.length > 0 } : {});
   }
 }
 
@@ -306,6 +309,12 @@ function openWorker(url, { receive, crash }) {
   };
   worker.onmessageerror = () => crash("a message could not be read");
   return { post: (message) => worker.postMessage(message), close: () => worker.terminate() };
+}
+
+/** Ends a request that was stopped before its engine heard of it. @param {Pending} pending */
+function end({ kind, resolve, reject, text }) {
+  if (kind !== "generate") return reject(new OctavoError("request.cancelled", "The request was stopped."));
+  resolve({ ...nothingGenerated(), text: text.delta, reasoning: text.reasoning });
 }
 
 function noText() {
