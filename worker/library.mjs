@@ -44,7 +44,7 @@ export async function removeModel(manifestUrl) {
   const cache = await openCache();
   const keys = new Set((await cache?.keys())?.map(({ url }) => url));
   const { bytes, urls } = await keptOf(cache, keys, manifestUrl);
-  for (const url of [...urls, manifestUrl]) await cache?.delete(url);
+  for (const url of [manifestUrl, ...urls]) await cache?.delete(url); // first what keeps others from coming
   return bytes;
 }
 

@@ -286,7 +286,8 @@ const channel = new BroadcastChannel("told");
 const hub = new Hub(receive, (notice) => self.postMessage(notice));
 self.onmessage = (event) => event.data.kind !== "share" && hub.obey(event);
 function receive({ id, kind, model }) {
-  const answer = () => hub.send({ id, kind: "result", value: { key: model, model: {}, device: {} } });
+  const value = { key: model, model: {}, device: {} };
+  const answer = () => hub.send({ id, kind: "result", value });
   channel.postMessage(`${kind} ${model}`);
   if (kind === "load") channel.addEventListener("message", answer, { once: true });
   else answer();
@@ -314,7 +315,8 @@ STOPPED = """async () => {
   const abort = new AbortController();
   const messages = [{ role: "user", content: "Hi" }];
   const answer = ended(client.chat.completions.create({ messages }));
-  const vectors = ended(client.embeddings.create({ model: "/e.json", input: "a", signal: abort.signal }));
+  const { signal } = abort;
+  const vectors = ended(client.embeddings.create({ model: "/e.json", input: "a", signal }));
   abort.abort();
   const reset = ended(client.reset());
   const load = ended(client.load({ model: "/b.json" }));
