@@ -117,7 +117,10 @@ export class SharedLink {
     try {
       while (this.#way && this.#queue.length) {
         const [message] = this.#queue;
-        if (message.kind === "load") await this.#enter(await this.#groupOf(message));
+        if (message.kind === "load") {
+          const group = await this.#groupOf(message);
+          if (this.#way) await this.#enter(group);
+        }
         if (!this.#way || this.#queue[0] !== message) continue;
         this.#queue.shift();
         this.#way.postMessage(message);

@@ -43,6 +43,8 @@ export class Talk {
   #transcript;
   /** @type {Open} */
   #open = startOpen();
+  /** The conversation that is being read, to be opened. @type {object | null} */
+  #opening = null;
   /** The last answer, if it can go on. @type {{id: string, handle: number, full: boolean} | null} */
   #unfinished = null;
   /** Once the context was full and the visitor went on, it slides. */
@@ -149,11 +151,12 @@ export class Talk {
    * What another conversation was being answered goes on in it until it is stopped.
    *
    * @param {string} id
-   * @returns {Promise<boolean>} whether it is there
+   * @returns {Promise<boolean>} whether it is there, and nothing else has been opened meanwhile
    */
   async open(id) {
+    const mine = (this.#opening = {});
     const whole = await this.#store.read(id);
-    if (!whole) return false;
+    if (!whole || mine !== this.#opening) return false;
     const branches = new Branches(id, whole.messages, whole.conversation.head);
     this.#enter({ branches, isKept: true });
     return true;
@@ -182,6 +185,7 @@ export class Talk {
   /** @param {Open} open */
   #enter(open) {
     this.#open = open;
+    this.#opening = null;
     this.#unfinished = null;
     this.#isAnswering = false;
     this.#shown();

@@ -100,6 +100,28 @@ def test_a_conversation_is_left_and_opened_again_at_once(chat: Chat) -> None:
     assert chat.answer.startswith(STORY[:20])
 
 
+def test_a_new_chat_is_begun_while_another_conversation_is_read(chat: Chat) -> None:
+    chat.ask("sea")
+    chat.anew()
+    chat.page.evaluate(
+        """() => ['conversation-open', 'reset'].forEach(
+          (name) => document.querySelector(`[data-testid=${name}]`).click())"""
+    )
+    chat.page.wait_for_timeout(200)
+    assert texts(chat, "question") == []
+
+
+def test_the_list_stays_as_it_is_while_nothing_in_it_changes(chat: Chat) -> None:
+    chat.ask("gulf")
+    item = chat.page.get_by_test_id("conversation").first.element_handle()
+    chat.ask("rain")
+    chat.page.wait_for_timeout(100)
+    assert item.evaluate("(item) => item.isConnected")
+    menu(chat, "gulf", "rename")
+    chat.hook("conversation-title").press("Escape")
+    chat.until("!document.querySelector('[data-testid=conversation-title]')", 5)
+
+
 def test_escape_ends_the_editing_alone(chat: Chat) -> None:
     chat.ask("sea")
     chat.hook("edit").click()
