@@ -122,6 +122,30 @@ def test_the_list_stays_as_it_is_while_nothing_in_it_changes(chat: Chat) -> None
     chat.until("!document.querySelector('[data-testid=conversation-title]')", 5)
 
 
+def test_a_text_is_copied_twice_and_then_refused(chat: Chat) -> None:
+    chat.ask("```js\n1;\n```")
+    copy = chat.hook("copy-code")
+    label = copy.get_attribute("aria-label")
+    chat.page.evaluate("""() => {
+      const later = setTimeout;
+      window.setTimeout = (work, ms) => later(work, ms / 5);
+    }""")
+    for _ in range(2):
+        copy.click()
+        chat.until("document.querySelector('[data-testid=copy-code]').innerText === 'Copied'", 5)
+    chat.until("document.querySelector('[data-testid=copy-code]').innerText === 'Copy'", 5)
+    chat.page.wait_for_timeout(300)
+    assert copy.get_attribute("aria-label") == label
+    chat.page.evaluate(
+        "void (navigator.clipboard.writeText = () => Promise.reject(new DOMException('No')))"
+    )
+    copy.click()
+    chat.until("document.querySelector('[data-testid=copy-code]').innerText.includes('allow')", 5)
+    assert chat.hook("error").is_hidden()
+    chat.page.reload()
+    chat.wait_for("ready")
+
+
 def test_escape_ends_the_editing_alone(chat: Chat) -> None:
     chat.ask("sea")
     chat.hook("edit").click()
