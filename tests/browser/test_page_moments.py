@@ -146,6 +146,17 @@ def test_a_text_is_copied_twice_and_then_refused(chat: Chat) -> None:
     chat.wait_for("ready")
 
 
+def test_a_dialog_is_opened_once(chat: Chat) -> None:
+    chat.hook("performance").click()
+    inspect = chat.hook("inspect")
+    inspect.evaluate("(button) => { button.click(); button.click(); }")
+    chat.hook("inspect-dialog").wait_for()
+    chat.page.wait_for_timeout(100)
+    assert chat.page.get_by_test_id("inspect-dialog").count() == 1
+    chat.page.keyboard.press("Escape")
+    chat.hook("performance-close").click()
+
+
 def test_escape_ends_the_editing_alone(chat: Chat) -> None:
     chat.ask("sea")
     chat.hook("edit").click()
