@@ -7,6 +7,7 @@
  */
 
 import { OctavoError } from "./error.mjs";
+import { startWorker } from "./host.mjs";
 import { SharedLink } from "./shared.mjs";
 import { NO_ID, nothingGenerated } from "./worker/replies.mjs";
 import { STOPPABLE } from "./worker/routes.mjs";
@@ -301,13 +302,7 @@ export class Connection {
  * @returns {Link}
  */
 function openWorker(url, { receive, crash }) {
-  const worker = new Worker(url, { type: "module", name: "octavo" });
-  worker.onmessage = ({ data }) => receive(data);
-  worker.onerror = (event) => {
-    event.preventDefault?.();
-    crash(event.message || "its script could not be loaded");
-  };
-  worker.onmessageerror = () => crash("a message could not be read");
+  const worker = startWorker(url, receive, crash);
   return { post: (message) => worker.postMessage(message), close: () => worker.terminate() };
 }
 
