@@ -119,7 +119,8 @@ function connect() {
   prompt.addEventListener("input", update);
   autosize(prompt);
   addEventListener("keydown", ({ key }) => {
-    const isElsewhere = document.querySelector("dialog:modal, :popover-open"); // closed by Escape
+    // what Escape closes, or clears
+    const isElsewhere = document.querySelector("dialog:modal, :popover-open, [type=search]:focus:not(:placeholder-shown)");
     if (key === "Escape" && ["generating", "searching"].includes(state) && !isElsewhere) stopAll();
   });
   byTestId("performance").addEventListener("click", togglePerformance);

@@ -14,7 +14,8 @@ from tests.browser.scripted_engine import open_scripted, tokens_of
 from tests.conftest import StaticServer
 
 pytestmark = pytest.mark.browser
-STORY = "Once upon a time there was a sea. " * 40
+STORY = "Once upon a time there was a sea. " * 100  # takes some seconds
+LINES = "\n\n".join(f"{i}" for i in range(40))
 # From now on, stops and answers wait for `go(reason)`; with a reason, the answers fail for it.
 GATE = """async () => {
   const {OctavoError} = await import('./client.mjs');
@@ -157,21 +158,29 @@ def test_a_dialog_is_opened_once(chat: Chat) -> None:
     chat.hook("performance-close").click()
 
 
-def test_escape_ends_the_editing_alone(chat: Chat) -> None:
+def test_escape_ends_the_editing_or_clears_the_search_alone(chat: Chat) -> None:
     chat.ask("sea")
     chat.hook("edit").click()
     begun(chat)
     chat.hook("edit-text").press("Escape")
     assert chat.page.get_by_test_id("edit-text").count() == 0
+    chat.page.wait_for_timeout(100)  # a stop takes a moment
     assert chat.state == "generating"
-    chat.hook("stop").click()
+    search = chat.hook("conversation-search")
+    search.fill("sea")
+    search.press("Escape")  # clears it
+    chat.page.wait_for_timeout(100)
+    assert (search.input_value(), chat.state) == ("", "generating")
+    search.press("Escape")
     chat.wait_for("stopped")
 
 
 def test_another_tab_disturbs_neither_editing_nor_reading(chat: Chat, other: Chat) -> None:
     chat.page.set_viewport_size({"width": 1000, "height": 400})
-    chat.ask("story")
-    opened(other, "story")
+    chat.ask(LINES)
+    other.page.get_by_test_id("conversation-open").first.click()
+    other.until("document.querySelectorAll('[data-testid=answer]').length === 1", 5)
+    chat.page.evaluate("document.querySelector('#scroll').scrollTop = 0")
     chat.hook("edit").click()
     chat.hook("edit-text").fill("another story")
     other.ask("sea")
