@@ -2,6 +2,7 @@
 
 import { announce } from "./announcer.mjs";
 import { Octavo, OctavoError } from "./client.mjs";
+import { MAX_FILES } from "./attached.mjs";
 import { Attachments } from "./attachments.mjs";
 import { Conversations } from "./conversations.mjs";
 import { TokenCount } from "./count.mjs";
@@ -120,7 +121,8 @@ function connect() {
   prompt.addEventListener("input", update);
   autosize(prompt);
   addEventListener("keydown", ({ key }) => {
-    const isElsewhere = document.querySelector("dialog:modal, :popover-open"); // closed by Escape
+    // what Escape closes, or clears
+    const isElsewhere = document.querySelector("dialog:modal, :popover-open, [type=search]:focus:not(:placeholder-shown)");
     if (key === "Escape" && ["generating", "searching"].includes(state) && !isElsewhere) stopAll();
   });
   byTestId("performance").addEventListener("click", togglePerformance);
@@ -281,9 +283,10 @@ function showLoaded({ device, model, memory_bytes, kept, not_kept }) {
  *
  * @param {import("../worker/protocol.mjs").Recovery} recovery
  */
-function showRecovery({ state: step, device, error }) {
+async function showRecovery({ state: step, device, error }) {
   if (step === "ready" && device) return showDevice(device);
   if (step === "failed") {
+    await talk.answering; // it fails for the same reason
     notices.showNotice("");
     setState("error");
     return showError(new OctavoError(error?.code ?? "internal", error?.message ?? "", error?.hint), true);
@@ -379,10 +382,10 @@ async function fits(content, files) {
   return false;
 }
 
-/** @param {import("./branches.mjs").Message} question that was not answered */
+/** Puts it before what has been written since. @param {import("./branches.mjs").Message} question that was not answered */
 function giveBack({ content, files = [] }) {
-  prompt.value ||= content;
-  if (!attachments.files.length) attachments.set(files);
+  prompt.value = [content, prompt.value].filter(Boolean).join("\n\n");
+  attachments.set([...files, ...attachments.files].slice(0, MAX_FILES));
   prompt.dispatchEvent(new Event("input"));
 }
 

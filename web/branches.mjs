@@ -54,6 +54,18 @@ export class Branches {
     return this.#messages.size === 0;
   }
 
+  /**
+   * How many messages at the beginning of the path look as they do in other branches.
+   *
+   * @param {Branches} other
+   */
+  alike(other) {
+    const [mine, others] = [this, other].map((branches) => branches.path.map((message) =>
+      JSON.stringify([message, branches.siblings(message).map(({ id }) => id)])));
+    const first = mine.findIndex((look, i) => look !== others[i]);
+    return first < 0 ? mine.length : first;
+  }
+
   /** @param {string | null} id */
   get(id) {
     return id === null ? undefined : this.#messages.get(id);

@@ -183,8 +183,8 @@ export class Octavo extends EventTarget {
       load.onEvent = undefined;
       load.reject = () => {};
       // If it had ended already, its model goes, unless another load takes its place anyway.
-      const unload = () => this.#request("unload", { model: load.fields.model ?? "" });
-      load.resolve = () => this.#loads.size || unload().catch(() => {});
+      const unload = (/** @type {string} */ model) => this.#request("unload", { model });
+      load.resolve = ({ key }) => this.#loads.size || unload(key).catch(() => {});
     }
     return loads.length > 0;
   }

@@ -7,8 +7,10 @@
  */
 
 import { OctavoError } from "./error.mjs";
+import { startWorker } from "./host.mjs";
 import { SharedLink } from "./shared.mjs";
 import { NO_ID, nothingGenerated } from "./worker/replies.mjs";
+import { STOPPABLE } from "./worker/routes.mjs";
 
 /**
  * @typedef {import("../worker/protocol.mjs").Reply} Reply
@@ -209,7 +211,8 @@ export class Connection {
     this.#isMoving = true;
     for (const [id, pending] of this.#pending) {
       pending.moves++;
-      const cannot = pending.isAgain || pending.moves > MOST_MOVES || pending.fields.continues != null;
+      const isOver = pending.kind === "load" && !pending.isLoad; // stopped, or for the engine before
+      const cannot = isOver || pending.moves > MOST_MOVES || pending.fields.continues != null;
       if (!cannot) continue;
       this.#pending.delete(id);
       pending.reject(moved());
@@ -279,15 +282,16 @@ export class Connection {
    */
   #wait(id) {
     const { kind, fields, resolve } = /** @type {Pending} */ (this.#pending.get(id));
-    if (kind !== "stop") return;
-    const meant = [...this.#pending].filter(([other, { kind }]) =>
-      kind === "generate" && [undefined, other].includes(fields.target));
-    for (const [other, { resolve, text }] of meant) {
+    const ended = { stop: STOPPABLE, reset: ["generate"] }[kind];
+    if (!ended) return;
+    const meant = [...this.#pending].filter(([other, { kind, isAgain }]) =>
+      ended.includes(kind) && !isAgain && [undefined, other].includes(fields.target));
+    for (const [other, pending] of meant) {
       this.#pending.delete(other);
-      resolve({ ...nothingGenerated(), text: text.delta, reasoning: text.reasoning });
+      end(pending);
     }
     this.#pending.delete(id);
-    resolve({ stopped: meant.length > 0 });
+    resolve(kind === "stop" ? { stopped: meant.length > 0 } : {});
   }
 }
 
@@ -299,13 +303,7 @@ export class Connection {
  * @returns {Link}
  */
 function openWorker(url, { receive, crash }) {
-  const worker = new Worker(url, { type: "module", name: "octavo" });
-  worker.onmessage = ({ data }) => receive(data);
-  worker.onerror = (event) => {
-    event.preventDefault?.();
-    crash(event.message || "its script could not be loaded");
-  };
-  worker.onmessageerror = () => crash("a message could not be read");
+  const worker = startWorker(url, receive, crash);
   return { post: (message) => worker.postMessage(message), close: () => worker.terminate() };
 }
 
@@ -317,6 +315,12 @@ function canBeSent(value) {
   } catch {
     return false;
   }
+}
+
+/** Ends a request that was stopped before its engine heard of it. @param {Pending} pending */
+function end({ kind, resolve, reject, text }) {
+  if (kind !== "generate") return reject(new OctavoError("request.cancelled", "The request was stopped."));
+  resolve({ ...nothingGenerated(), text: text.delta, reasoning: text.reasoning });
 }
 
 function noText() {

@@ -21,6 +21,8 @@ const nameOf = ({ name }) => name;
  * @property {string | null} head the message at which the path shown last ends
  *
  * @typedef {{conversation: Conversation, messages: Message[]}} Whole
+ * @typedef {(conversations: any, messages: any, sent: (request: Promise<unknown>) => void) =>
+ *   Promise<void>} Work within a transaction; requests that it does not wait for are `sent`
  */
 
 const NAME = "octavo-conversations";
@@ -116,12 +118,12 @@ export class Conversations {
    * @param {Whole[]} wholes
    */
   async add(wholes) {
-    const transaction = (await this.#database()).transaction(BOTH, "readwrite");
-    for (const { conversation, messages } of wholes) {
-      transaction.objectStore("conversations").put(conversation);
-      for (const message of messages) transaction.objectStore("messages").put(message);
-    }
-    await transaction.done;
+    await this.#write(async (conversations, messages, sent) => {
+      for (const whole of wholes) {
+        sent(conversations.put(whole.conversation));
+        for (const message of whole.messages) sent(messages.put(message));
+      }
+    });
     for (const { conversation } of wholes) this.#changed(conversation.id);
   }
 
@@ -132,8 +134,8 @@ export class Conversations {
    */
   async write(message) {
     const { id, conversation } = message;
-    await this.#change(conversation, { head: id, updated: Date.now() }, (messages) => {
-      messages.put(message);
+    await this.#change(conversation, { head: id, updated: Date.now() }, async (_, messages, sent) => {
+      sent(messages.put(message));
     });
   }
 
@@ -142,7 +144,7 @@ export class Conversations {
    * @param {Partial<Pick<Conversation, "title" | "head">>} fields
    */
   async patch(id, fields) {
-    await this.#change(id, fields, () => {});
+    await this.#change(id, fields, async () => {});
   }
 
   /**
@@ -153,11 +155,10 @@ export class Conversations {
    * @param {string | null} head
    */
   async withdraw(id, gone, head) {
-    await this.#change(id, { head }, (messages) => {
-      for (const message of gone) messages.delete(message.id);
+    await this.#change(id, { head }, async (conversations, messages, sent) => {
+      for (const message of gone) sent(messages.delete(message.id));
+      if (!(await messages.index("conversation").count(id))) sent(conversations.delete(id));
     });
-    const whole = await this.read(id);
-    if (whole && !whole.messages.length) await this.remove(id);
   }
 
   /**
@@ -166,11 +167,10 @@ export class Conversations {
    */
   async remove(id) {
     const whole = await this.read(id);
-    const transaction = (await this.#database()).transaction(BOTH, "readwrite");
-    transaction.objectStore("conversations").delete(id);
-    const messages = transaction.objectStore("messages");
-    for (const key of await messages.index("conversation").getAllKeys(id)) messages.delete(key);
-    await transaction.done;
+    await this.#write(async (conversations, messages, sent) => {
+      sent(conversations.delete(id));
+      for (const key of await messages.index("conversation").getAllKeys(id)) sent(messages.delete(key));
+    });
     this.#changed(id);
     return whole;
   }
@@ -178,16 +178,33 @@ export class Conversations {
   /**
    * @param {string} id
    * @param {Partial<Conversation>} fields
-   * @param {(messages: any) => void} andMessages
+   * @param {Work} more
    */
-  async #change(id, fields, andMessages) {
+  async #change(id, fields, more) {
+    let isThere = false;
+    await this.#write(async (conversations, messages, sent) => {
+      const conversation = await conversations.get(id);
+      if (!conversation) return;
+      isThere = true;
+      sent(conversations.put({ ...conversation, ...fields }));
+      await more(conversations, messages, sent);
+    });
+    if (isThere) this.#changed(id);
+  }
+
+  /**
+   * All changes of one transaction, or none; rejects with what ended it.
+   *
+   * @param {Work} work
+   */
+  async #write(work) {
     const transaction = (await this.#database()).transaction(BOTH, "readwrite");
-    const conversations = transaction.objectStore("conversations");
-    const conversation = await conversations.get(id);
-    if (!conversation) return;
-    conversations.put({ ...conversation, ...fields });
-    andMessages(transaction.objectStore("messages"));
-    await transaction.done;
-    this.#changed(id);
+    const [conversations, messages] = BOTH.map((name) => transaction.objectStore(name));
+    /** @type {any[]} */
+    const reasons = [];
+    const note = (/** @type {Promise<unknown>} */ part) => part.catch((error) => void reasons.push(error));
+    await Promise.all([note(transaction.done), note(work(conversations, messages, note))]);
+    // the one that failed ends the others, which say no more than that
+    if (reasons.length) throw reasons.find(({ name }) => name !== "AbortError") ?? reasons[0];
   }
 }

@@ -65,19 +65,28 @@ export function element(tag, className = "", text = "") {
 }
 
 /**
- * A button that does something.
+ * A button that does something, and nothing more until that has ended.
  *
  * @param {string} className
  * @param {string} name of its string; with dashes, its test id
- * @param {() => void} action
+ * @param {() => unknown} action
  * @returns {HTMLButtonElement}
  */
 export function button(className, name, action) {
   const created = document.createElement("button");
+  let isBusy = false;
   created.type = "button";
   created.className = className;
   created.textContent = t(name);
   created.dataset.testid = name.replaceAll("_", "-");
-  created.addEventListener("click", action);
+  created.addEventListener("click", async () => {
+    if (isBusy) return;
+    isBusy = true;
+    try {
+      await action();
+    } finally {
+      isBusy = false;
+    }
+  });
   return created;
 }

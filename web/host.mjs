@@ -17,6 +17,24 @@ import { hubChannel } from "./worker/sharing.mjs";
 const PATIENCE_MS = 60_000; // for a worker that has to say a word, and may be at its start
 const HEARD_MS = 200; // until others have heard of a crash, and do not try the same again
 
+/**
+ * The worker of an engine.
+ *
+ * @param {string | URL} url
+ * @param {(message: any) => void} hear what it says
+ * @param {(reason: string) => void} crash it does not run, or does not go on
+ */
+export function startWorker(url, hear, crash) {
+  const worker = new Worker(url, { type: "module", name: "octavo" });
+  worker.onmessage = ({ data }) => hear(data);
+  worker.onerror = (event) => {
+    event.preventDefault?.();
+    crash(event.message || "its script could not be loaded");
+  };
+  worker.onmessageerror = () => crash("a message could not be read");
+  return worker;
+}
+
 /** Engines of this page that can be found. @type {Map<string, Host>} */
 const hosts = new Map();
 
@@ -43,15 +61,8 @@ export class Host {
 
   /** @param {string | URL} url of the worker */
   constructor(url) {
-    const worker = new Worker(url, { type: "module", name: "octavo" });
-    worker.onmessage = ({ data }) => this.#hear(data);
-    worker.onerror = (event) => {
-      event.preventDefault?.();
-      this.#crash(event.message || "its script could not be loaded");
-    };
-    worker.onmessageerror = () => this.#crash("a message could not be read");
-    this.#worker = worker;
-    worker.postMessage({ kind: "share" });
+    this.#worker = startWorker(url, (notice) => this.#hear(notice), (reason) => this.#crash(reason));
+    this.#worker.postMessage({ kind: "share" });
   }
 
   /**

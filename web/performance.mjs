@@ -23,7 +23,7 @@ import { SpeedChart } from "./speed_chart.mjs";
  * @property {import("./client.mjs").Octavo} octavo
  * @property {import("./records.mjs").Records} records
  * @property {import("./settings.mjs").Settings} settings
- * @property {() => void} inspect opens what shows a step of the model
+ * @property {() => Promise<void>} inspect opens what shows a step of the model
  */
 
 const STYLES = ["vendor/uPlot.css", "performance.css"];

@@ -144,6 +144,7 @@ export class SharedLink {
   /** To the engine of a load. @param {any} load */
   async #go(load) {
     const [from, to] = [this.#group, await this.#groupOf(load)];
+    if (!this.#way) return; // it asks again when there is one
     await this.#enter(to);
     if (from && from !== to) this.#moves.set(load.id, { from, to });
   }

@@ -35,6 +35,8 @@ export class Sidebar {
   #drawing = Promise.resolve();
   /** Whether it will be drawn again, and that has not begun. */
   #willDraw = false;
+  /** What it shows: drawn again, it would lose the click that has just begun. */
+  #shown = "";
   /** Timer of what is said about a search. */
   #saying = 0;
 
@@ -102,6 +104,11 @@ export class Sidebar {
   async #draw() {
     const found = await this.#store.list(this.#search.value);
     if (this.#isRenaming) return;
+    const isSearch = Boolean(this.#search.value.trim());
+    const items = found.map(({ id, title }) => [id, title]);
+    const shown = JSON.stringify([document.documentElement.lang, isSearch, items]);
+    if (shown === this.#shown) return;
+    this.#shown = shown;
     const focused = /** @type {HTMLElement | null} */ (document.activeElement);
     const { id } = /** @type {HTMLElement | null} */ (focused?.closest("[data-id]"))?.dataset ?? {};
     this.#list.replaceChildren(...found.map((conversation) => this.#item(conversation)));
@@ -109,7 +116,7 @@ export class Sidebar {
     const empty = byId("side-empty");
     empty.hidden = found.length > 0;
     this.#list.hidden = !empty.hidden;
-    empty.textContent = t(this.#search.value.trim() ? "search_empty" : "conversations_empty");
+    empty.textContent = t(isSearch ? "search_empty" : "conversations_empty");
   }
 
   /** @param {Conversation} conversation */
@@ -177,7 +184,8 @@ export class Sidebar {
 
   /** @param {Conversation} conversation */
   #rename({ id, title }) {
-    const item = /** @type {HTMLElement} */ (this.#control(id, "conversation-open")?.parentElement);
+    const item = this.#control(id, "conversation-open")?.parentElement;
+    if (!item) return; // another tab has deleted it
     const box = document.createElement("input");
     box.value = title;
     box.maxLength = MAX_TITLE;
@@ -186,6 +194,7 @@ export class Sidebar {
     box.dataset.testid = "conversation-title";
     box.setAttribute("aria-label", t("rename_label"));
     this.#isRenaming = true;
+    this.#shown = "";
     const end = async (/** @type {boolean} */ keeps) => {
       if (!this.#isRenaming) return;
       this.#isRenaming = false;

@@ -25,7 +25,10 @@ let isRemoved = false;
 sw.addEventListener("install", (event) => event.waitUntil(update()));
 sw.addEventListener("message", (event) => {
   if (event.data === "remove") isRemoved = true;
-  if (event.data === "update") event.waitUntil(update().catch(() => {})); // offline, perhaps
+  if (event.data !== "update") return;
+  if (isRemoved) inUse = ""; // it is wanted again
+  isRemoved = false;
+  event.waitUntil(update().catch(() => {})); // offline, perhaps
 });
 sw.addEventListener("fetch", (event) => {
   const { request } = event;

@@ -43,6 +43,8 @@ export class Talk {
   #transcript;
   /** @type {Open} */
   #open = startOpen();
+  /** The conversation that is being read, to be opened. @type {object | null} */
+  #opening = null;
   /** The last answer, if it can go on. @type {{id: string, handle: number, full: boolean} | null} */
   #unfinished = null;
   /** Once the context was full and the visitor went on, it slides. */
@@ -68,7 +70,7 @@ export class Talk {
     this.#transcript = new Transcript(log, follow, {
       edit: ({ parent }, text, files) => this.#start(() => this.#ask(text, files, parent)),
       regenerate: (message) => this.#start(() => this.#regenerate(message)),
-      goOn: (message) => this.#start(() => this.#goOn(message)),
+      goOn: ({ id }) => this.#start(() => this.#goOn(id)),
       switchTo: (id) => this.#switchTo(id),
     });
   }
@@ -125,9 +127,13 @@ export class Talk {
     this.#transcript.forgetUnfinished();
   }
 
-  /** Shows everything again, in another language perhaps. */
-  show() {
-    if (!this.#isAnswering) this.#transcript.show(this.#open.branches, this.#unfinished?.id);
+  /**
+   * Shows everything again, in another language perhaps.
+   *
+   * @param {number} [same] messages at the beginning that are shown already, as they are
+   */
+  show(same = 0) {
+    if (!this.#isAnswering) this.#transcript.show(this.#open.branches, this.#unfinished?.id, same);
   }
 
   /** Opens a new conversation. */
@@ -145,18 +151,19 @@ export class Talk {
    * What another conversation was being answered goes on in it until it is stopped.
    *
    * @param {string} id
-   * @returns {Promise<boolean>} whether it is there
+   * @returns {Promise<boolean>} whether it is there, and nothing else has been opened meanwhile
    */
   async open(id) {
+    const mine = (this.#opening = {});
     const whole = await this.#store.read(id);
-    if (!whole) return false;
+    if (!whole || mine !== this.#opening) return false;
     const branches = new Branches(id, whole.messages, whole.conversation.head);
     this.#enter({ branches, isKept: true });
     return true;
   }
 
   /**
-   * Another tab has changed a conversation: if it is the open one, shows what is there now.
+   * A conversation has changed meanwhile: if it is the open one, shows what is there now.
    *
    * @param {string} id
    */
@@ -170,21 +177,24 @@ export class Talk {
     if (this.#isAnswering) return;
     const branches = new Branches(id, whole.messages, open.branches.head);
     if (JSON.stringify(branches) === JSON.stringify(open.branches)) return;
+    if (branches.head !== this.#unfinished?.id) this.forgetUnfinished();
     this.#open = { branches, isKept: true };
-    this.#shown();
+    this.#shown(branches.alike(open.branches));
   }
 
   /** @param {Open} open */
   #enter(open) {
     this.#open = open;
+    this.#opening = null;
     this.#unfinished = null;
     this.#isAnswering = false;
     this.#shown();
     this.#remember();
   }
 
-  #shown() {
-    this.show();
+  /** @param {number} [same] see show */
+  #shown(same) {
+    this.show(same);
     const tokens = this.#open.branches.path.findLast((message) => message.tokens)?.tokens;
     this.#host.showStats({ tokens: tokens ?? null });
     this.#host.opened();
@@ -253,10 +263,12 @@ export class Talk {
     return messages;
   }
 
-  /** @param {Message} answer that was stopped or ended by its length */
-  async #goOn(answer) {
-    if (this.#unfinished?.id !== answer.id) return;
+  /** @param {string} id of the answer that was stopped or ended by its length */
+  async #goOn(id) {
+    const answer = this.#open.branches.get(id);
+    if (!answer || this.#unfinished?.id !== id) return;
     const { handle, full } = this.#unfinished;
+    this.#unfinished = null;
     this.#slides ||= full;
     this.#transcript.reply(answer.id).begin();
     await this.#respond(answer, { continues: handle }, [], answer.id);
@@ -301,7 +313,8 @@ export class Talk {
     } catch (error) {
       this.#fail(open, answer, error, added, before);
     }
-    if (this.#isStale) await this.refresh(open.branches.conversation);
+    // another tab has changed it, or it was left and opened again before its answer had ended
+    if (this.#isStale || open !== this.#open) await this.refresh(open.branches.conversation);
   }
 
   /**
@@ -413,7 +426,8 @@ export class Talk {
  * @param {any} error
  */
 export function notKept(error) {
-  const message = t("not_kept", { reason: String(error?.message ?? error) });
+  const reason = error?.name === "QuotaExceededError" ? t("not_kept_full") : String(error?.message || error);
+  const message = t("not_kept", { reason });
   return new OctavoError("conversation.not_kept", message);
 }
 

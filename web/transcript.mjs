@@ -46,17 +46,21 @@ export class Transcript {
    *
    * @param {Branches} branches
    * @param {string} [unfinished] id of the answer that can go on
+   * @param {number} [same] messages at its beginning that stay as they are: one may be edited just now
    */
-  show(branches, unfinished) {
-    this.#replies.clear();
+  show(branches, unfinished, same = 0) {
+    for (const shown of /** @type {HTMLElement[]} */ ([...this.#log.children]).slice(same)) {
+      this.#replies.delete(shown.dataset.message ?? "");
+      shown.remove();
+    }
     this.#place = document.createDocumentFragment();
-    for (const message of branches.path) {
+    for (const message of branches.path.slice(same)) {
       const shown = this.append(message, branches);
       if (shown instanceof ReplyView) this.end(message, branches, message.id === unfinished);
     }
-    this.#log.replaceChildren(this.#place);
+    this.#log.append(this.#place);
     this.#place = this.#log;
-    this.#follow(true);
+    this.#follow(same === 0);
   }
 
   /**
@@ -219,7 +223,10 @@ export class Transcript {
       this.#actions.edit(message, text, files);
     };
     box.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") close();
+      if (event.key === "Escape") {
+        event.stopPropagation(); // it ends the editing, and no answer
+        close();
+      }
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       save();

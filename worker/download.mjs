@@ -7,14 +7,14 @@
  */
 
 import { keptHeaders } from "./kept.mjs";
-import { parseManifest } from "./manifest.mjs";
+import { isManifest, parseManifest } from "./manifest.mjs";
 import { Meter } from "./meter.mjs";
 import { Readers } from "./readers.mjs";
 import { Shelf } from "./shelf.mjs";
 import { checkRoom } from "./storage.mjs";
 import { ShardError, matches, release } from "./transfer.mjs";
 import { Transfers } from "./transfers.mjs";
-import { Turn } from "./turn.mjs";
+import { LEFT, Turn } from "./turn.mjs";
 import { WholeFile } from "./whole.mjs";
 
 const WINDOW = 4; // the shard being read and those after it, hashed meanwhile
@@ -44,6 +44,8 @@ export class Download {
   #jobs = new Map();
   #readers = new Readers();
   #running = 0;
+  /** The latest wish to go on, if it was not paused since. @type {object | null} */
+  #resuming = null;
   #first = 0; // of the window
   /** Where the whole file's hash is still to be checked. @type {WholeFile | null} */
   #whole = null;
@@ -62,7 +64,7 @@ export class Download {
     this.manifestText = this.#open();
     this.manifestText.catch(() => {
       this.failed = true;
-      this.#turn.end();
+      this.#turn.leave();
     });
   }
 
@@ -100,13 +102,16 @@ export class Download {
   /** Ends the transfers until `resume`; what has come of them is kept where ranges can be had.
    * Another tab that waits for the model goes on fetching it. */
   pause() {
+    this.#resuming = null;
     this.#transfers.pause();
-    this.#turn.end();
+    this.#turn.leave();
   }
 
+  /** Lets it go on, as soon as no other tab fetches the same. */
   resume() {
-    const look = () => this.#findStored();
-    this.#takeTurn(look).then(() => this.#transfers.resume(), () => {});
+    const mine = (this.#resuming = {});
+    const goOn = () => this.#resuming === mine && this.#transfers.resume();
+    this.#takeTurn(() => this.#findStored()).then(goOn, () => {});
   }
 
   /** @param {OnProgress} listener */
@@ -118,7 +123,7 @@ export class Download {
     this.failed = true;
     this.#meter.listen(null);
     this.#transfers.cancel(cancelled());
-    this.#turn.end();
+    this.#turn.leave();
     this.#jobs.clear();
     this.#readers.close();
     this.#whole?.close();
@@ -229,7 +234,12 @@ export class Download {
       if (text !== null) await this.#use(text);
     };
     await look();
-    await this.#takeTurn(look);
+    await this.#takeTurn(look).catch(async (error) => {
+      if (error !== LEFT) throw error;
+      await this.#transfers.resumed; // who lets it go on takes the turn
+      this.#transfers.signal.throwIfAborted();
+      await look();
+    });
     if (text === null || (this.#source.mayChange && !this.#isWhole)) {
       text = await this.#fetchManifest();
       await this.#use(text);
@@ -275,8 +285,9 @@ export class Download {
 
   async #keptManifest() {
     const kept = await this.#shelf.manifest(this.#source.manifestSha256);
-    this.#isVerified = kept?.verified === this.#source.sha256;
-    return kept?.text ?? null;
+    if (!kept || !isManifest(kept.text, this.#source.mayLackHashes)) return null;
+    this.#isVerified = kept.verified === this.#source.sha256;
+    return kept.text;
   }
 
   async #fetchManifest() {

@@ -44,12 +44,13 @@ export async function removeModel(manifestUrl) {
   const cache = await openCache();
   const keys = new Set((await cache?.keys())?.map(({ url }) => url));
   const { bytes, urls } = await keptOf(cache, keys, manifestUrl);
-  for (const url of [...urls, manifestUrl]) await cache?.delete(url);
+  // first the manifest, without which no other tab keeps more
+  for (const url of [manifestUrl, ...urls]) await cache?.delete(url);
   return bytes;
 }
 
 /**
- * What is kept of a model.
+ * What is kept of a model, and where all of its shards would be.
  *
  * @param {Cache | null} cache
  * @param {Set<string>} keys
@@ -64,7 +65,7 @@ async function keptOf(cache, keys, manifestUrl) {
     const urlOf = (/** @type {{name: string}} */ shard) => new URL(shard.name, manifestUrl).href;
     const kept = shards.filter((shard) => keys.has(urlOf(shard)));
     const bytes = kept.reduce((sum, shard) => sum + shard.size, 0);
-    return { name, size, bytes, urls: kept.map(urlOf) };
+    return { name, size, bytes, urls: shards.map(urlOf) };
   } catch {
     return nothing; // nothing that could be opened
   }

@@ -174,6 +174,20 @@ export function parseManifest(text, mayLackHashes) {
 }
 
 /**
+ * Whether a kept text can be used: it may be damaged, or of another version of this page.
+ *
+ * @param {string} text
+ * @param {boolean} mayLackHashes
+ */
+export function isManifest(text, mayLackHashes) {
+  try {
+    return Boolean(parseManifest(text, mayLackHashes));
+  } catch {
+    return false;
+  }
+}
+
+/**
  * @param {any} shard
  * @param {boolean} mayLackHashes
  * @returns {boolean}

@@ -16,7 +16,8 @@
  * @property {boolean} ends it was told to stop
  */
 
-const STOPPABLE = ["load", "generate", "measure", "inspect", "embed"];
+/** Kinds of requests that a stop ends. */
+export const STOPPABLE = ["load", "generate", "measure", "inspect", "embed"];
 
 export class Routes {
   #deliver;

@@ -6,7 +6,7 @@ import { matches } from "./transfer.mjs";
 const VERIFIED = "X-Octavo-Verified"; // header of a kept manifest: the SHA-256 of the whole file
 
 export class Shelf {
-  /** False once nothing is kept any longer: the browser refuses, or was not to. */
+  /** False once nothing is kept any longer: the browser refuses, or the model is not to be. */
   keeps = false;
   /** Whether it refused, for lack of room. */
   isFull = false;
@@ -58,13 +58,15 @@ export class Shelf {
   }
 
   /**
-   * Keeps a shard; false if that cannot be done, now and later.
+   * Keeps a shard; false if that cannot be done, now and later. Without its manifest, which somebody
+   * has deleted with all that was kept, nobody would find it.
    *
    * @param {string} name
    * @param {Uint8Array<ArrayBuffer>} bytes
    * @param {Record<string, string>} headers
    */
-  put(name, bytes, headers) {
+  async put(name, bytes, headers) {
+    if (!(await this.#cache?.match(this.#manifestUrl))) this.keeps = false;
     return this.#put(this.url(name), bytes, headers);
   }
 

@@ -35,6 +35,11 @@ export class Transfers {
     return this.#pause.signal.aborted && !this.signal.aborted;
   }
 
+  /** Until it is not paused any longer, or is ended. */
+  get resumed() {
+    return this.#resumed.promise;
+  }
+
   /** Ends what is under way, until `resume`. */
   pause() {
     if (this.isPaused) return;
@@ -66,7 +71,7 @@ export class Transfers {
   async run(task, progress = () => 0) {
     let best = 0;
     for (let attempt = 1; ; attempt++) {
-      await this.#resumed.promise;
+      await this.resumed;
       this.signal.throwIfAborted();
       const pause = this.#pause.signal;
       try {

@@ -201,6 +201,98 @@ def test_a_tab_that_waits_can_be_stopped(
     assert fetched(second, url) == SHA256, "and can begin again"
 
 
+# Names of locks, held or waited for, that have to do with models.
+LOCKS = """navigator.locks.query().then(({held, pending}) =>
+  [held, pending].map((all) => all.filter(({name}) => name.startsWith('octavo-model:')).length))"""
+
+
+def waiting(origin: Origin, url: str, first: Any, second: Any) -> None:
+    """The second tab waits for the turn of the first, which has begun to fetch."""
+    end = time.monotonic() + BOUND_S
+    while not shard_requests(origin):
+        assert time.monotonic() < end
+        first.wait_for_timeout(20)
+    second.evaluate(BEGIN, [url, RETRY])
+    while second.evaluate(LOCKS) != [1, 1]:
+        assert time.monotonic() < end
+        second.wait_for_timeout(20)
+
+
+def test_a_tab_that_waits_is_paused(
+    tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes]
+) -> None:
+    """It fetches nothing until it is told to go on, and does not keep others waiting."""
+    origin, url, first, second = begun(serve(files, delay_s=0.1), tabs)
+    waiting(origin, url, first, second)
+    for is_paused in (True, False, False, True):
+        second.evaluate("(isPaused) => store.pause(isPaused)", is_paused)
+        second.wait_for_timeout(50)
+    first.close()
+    second.wait_for_timeout(100)
+    count = len(shard_requests(origin))
+    second.wait_for_timeout(300)
+    assert len(shard_requests(origin)) == count
+    assert second.evaluate(LOCKS) == [0, 0]
+    origin.manners.delay_s = 0
+    second.evaluate("store.pause(false)")
+    assert second.evaluate("window.outcome") == SHA256
+    assert second.evaluate(LOCKS) == [0, 0]
+
+
+def test_a_tab_that_waits_fails(
+    tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes]
+) -> None:
+    """What cannot read the cache does not keep others waiting either."""
+    origin, url, first, second = begun(serve(files, delay_s=0.2), tabs)
+    waiting(origin, url, first, second)
+    second.evaluate("void (Cache.prototype.match = () => Promise.reject(new Error('broken')))")
+    assert "broken" in second.evaluate("window.outcome")
+    assert second.evaluate(LOCKS) == [1, 0]
+    first.evaluate("store.cancel()")
+    assert second.evaluate(LOCKS) == [0, 0]
+
+
+def test_a_model_is_deleted_while_another_tab_fetches_it(
+    tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes]
+) -> None:
+    """It loads, and nothing is left of it that no list would show."""
+    origin, url, first, second = begun(serve(files, delay_s=0.05), tabs)
+    while len(shard_requests(origin)) < 12:
+        first.wait_for_timeout(20)
+    second.evaluate(
+        """async (url) => {
+          const {removeModel} = await import('/worker/library.mjs');
+          await removeModel(url);
+        }""",
+        url,
+    )
+    origin.manners.delay_s = 0
+    assert first.evaluate("window.outcome") == SHA256
+    left = "caches.open('octavo-models').then((cache) => cache.keys()).then((all) => all.length)"
+    assert first.evaluate(left) <= 4, "only what was on its way"
+    assert first.evaluate("(url) => store.kept(url)", url) == {"kept": False}
+
+
+def test_a_manifest_that_was_damaged_is_fetched_anew(
+    tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes]
+) -> None:
+    origin = serve(files)
+    url = f"{origin.url}/m/manifest.json"
+    page = tabs()
+    assert fetched(page, url) == SHA256
+    page.reload()
+    page.evaluate(
+        """async (url) => {
+          const cache = await caches.open('octavo-models');
+          await cache.put(url, new Response('{'));
+        }""",
+        url,
+    )
+    origin.paths.clear()
+    assert fetched(page, url) == SHA256
+    assert origin.paths == ["/m/manifest.json"]
+
+
 def test_a_tab_that_dies_twenty_times(
     open_chat: Any, plain_chromium: Any, server: StaticServer, serve: Serve, files: dict[str, bytes]
 ) -> None:

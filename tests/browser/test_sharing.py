@@ -310,3 +310,75 @@ def test_a_load_that_fails_leaves_its_client_with_what_it_had(open_tab: Callable
         assert tab.call(name, "status")["clients"] == 2
     first.until_engines(1)
     second.until_engines(0)
+
+
+# An engine that tells on a channel what it is asked; its loads end when it hears of it there.
+TOLD = """
+import { Hub } from "/worker/hub.mjs";
+const channel = new BroadcastChannel("told");
+const hub = new Hub(receive, (notice) => self.postMessage(notice));
+self.onmessage = (event) => event.data.kind !== "share" && hub.obey(event);
+function receive({ id, kind, model }) {
+  const value = { key: model, model: {}, device: {} };
+  const answer = () => hub.send({ id, kind: "result", value });
+  channel.postMessage(`${kind} ${model}`);
+  if (kind === "load") channel.addEventListener("message", answer, { once: true });
+  else answer();
+}
+"""
+# The page is frozen when a load is asked for, and once more when it has ended. What is stopped
+# while the next engine loads the model: how each ends, and what that engine heard.
+STOPPED = """async () => {
+  const { Octavo } = await import("/client.mjs");
+  const channel = new BroadcastChannel("told");
+  const asked = [];
+  let isOpen = true;
+  channel.onmessage = ({ data }) => {
+    asked.push(data);
+    if (isOpen) channel.postMessage("go on");
+  };
+  const late = new Promise((resolve) => setTimeout(resolve, 5000, "never"));
+  const ended = (work) => Promise.race([late, work.then(
+    (answer) => answer.choices?.[0].finish_reason ?? answer, ({ code }) => code)]);
+  const client = new Octavo({ share: "page", workerUrl: "/told.mjs" });
+  const freeze = () => {
+    for (const moment of ["freeze", "resume"]) document.dispatchEvent(new Event(moment));
+  };
+  await client.status();
+  const first = ended(client.load({ model: "/a.json" }));
+  freeze();
+  if ((await first) === "never") throw new Error("The load waits for an engine that is gone.");
+  isOpen = false;
+  asked.length = 0;
+  freeze();
+  while (!asked.length) await new Promise((resolve) => setTimeout(resolve, 10));
+
+  const abort = new AbortController();
+  const messages = [{ role: "user", content: "Hi" }];
+  const answer = ended(client.chat.completions.create({ messages }));
+  const { signal } = abort;
+  const vectors = ended(client.embeddings.create({ model: "/e.json", input: "a", signal }));
+  abort.abort();
+  const reset = ended(client.reset());
+  const load = ended(client.load({ model: "/b.json" }));
+  const stop = ended(client.stop());
+  const outcomes = await Promise.all([answer, vectors, reset, load, stop]);
+  isOpen = true;
+  channel.postMessage("go on");
+  await client.status();
+  client.close();
+  channel.close();
+  return [outcomes, asked];
+}"""
+
+
+def test_what_waits_for_another_engine_can_be_stopped(open_tab: Callable[[], Tab]) -> None:
+    tab = open_tab()
+    tab.page.route(
+        "**/told.mjs", lambda route: route.fulfill(body=TOLD, content_type="text/javascript")
+    )
+    outcomes, asked = tab.page.evaluate(STOPPED)
+    over = "request.cancelled"
+    assert outcomes == ["cancelled", over, {}, over, {"stopped": True}]
+    model = f"load {tab.page.url.removesuffix('models.json')}a.json"
+    assert asked == [model, "status undefined"]

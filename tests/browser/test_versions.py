@@ -337,3 +337,22 @@ def test_the_offline_copy_is_removed_while_it_is_made(profile: Any, deployed: De
     page.evaluate("update()")
     registrations = "navigator.serviceWorker.getRegistrations().then((all) => all.length)"
     assert page.evaluate(registrations) == 0, "and there will be none"
+
+
+def test_the_offline_copy_is_removed_and_made_again_at_once(
+    profile: Any, deployed: Deployed
+) -> None:
+    """On a page that the worker controls, which stays the same."""
+    page = installed(profile, deployed)
+    page.evaluate(
+        """async () => {
+          const {keepOffline, removeOffline} = await import('./offline.mjs');
+          await removeOffline();
+          await keepOffline();
+        }"""
+    )
+    kept(page, "A")
+    deployed.files = {}
+    page.reload()
+    assert version(page) == "A"
+    assert len(page.evaluate("caches.keys()")) == 2, "with the pointer to it"
