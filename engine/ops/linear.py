@@ -32,9 +32,10 @@ FEW_ROWS = 4096
 MANY_ROWS = 16384
 FEW_TILES = 256  # keep a large GPU half busy
 FEW_SLICES = 512  # of small tiles: more of them are in each other's way
-LARGE_TEAMS = 256  # lanes of the largest workgroup of linear_team
+MANY_LANES = 256  # of a workgroup of linear_team that joins spans
 JOINED_BYTES = 100 << 20  # that all workgroups of a product may read to join spans, each for itself
 MOST_SLOTS = 8  # storage buffers a stage that WebGPU guarantees
+_Way = tuple[int, int, int]  # lanes of a workgroup, and of a team; rows of a team
 Stack = tuple[Weight, ...]  # matrices (N, K) that make one by rows, each quantized in its own way
 
 
@@ -127,7 +128,9 @@ def _emit(b: PlanBuilder, layers: Sequence[_Layer]) -> None:
 
     for layer in layers:
         if traits.kind == "cpu" or (b.tokens == 1 and traits.barriers):
-            b.call(_team(b, layer if _can_join(b, layer) else replace(layer, x=tensor())))
+            joining = _joining_ways(b, layer)
+            alone = layer if joining else replace(layer, x=tensor())
+            b.call(_team(b, alone, joining or _ways(b, layer)))
             continue
         plain = replace(layer, x=tensor(), norm=None)
         if traits.activations == "f32" or not packed_lib(layer.w.format):
@@ -198,56 +201,60 @@ def _call(
     return Call("linear", args, ("y",), _reference(layer), shader, first.grid, variants)
 
 
-def _read_to_join(layer: _Layer, lanes: int, rows: int) -> int:
-    """Bytes that all workgroups of linear_team read if each of them joins the spans."""
-    assert isinstance(layer.x, Spans)
-    workgroups = ceil(layer.rows / (lanes // 32 * rows))
-    return workgroups * layer.x.most * 4 * layer.w.shape[1]
-
-
-def _can_join(b: PlanBuilder, layer: _Layer) -> bool:
-    """Whether linear_team may join spans itself, which saves a dispatch: a workgroup has memory for
-    its input, and not too much is read."""
-    if not isinstance(layer.x, Spans) or layer.norm:
-        return False
-    padded = layer.w.shape[1] * 9 // 8  # see wgsl/lib/input_spans.wgsl
-    fits = 4 * (padded + LARGE_TEAMS) <= b.traits.workgroup_bytes
-    return fits and _read_to_join(layer, LARGE_TEAMS, 2) <= JOINED_BYTES
-
-
-def _team(b: PlanBuilder, layer: _Layer) -> Call:
-    """One token, a team of lanes for a few rows. Many rows (the output matrix) fill a GPU anyway,
-    and then more rows a team share the loads of the activations."""
+def _ways(b: PlanBuilder, layer: _Layer) -> list[_Way]:
+    """How linear_team may divide its work, the rule's choice first. Many rows (the output matrix)
+    fill a GPU anyway, and then more rows a team share the loads of the activations."""
     subgroup = b.traits.subgroup
-    widest = min(subgroup, 32) if subgroup else 32
+    widest = min(subgroup, 32) or 32
     half = not subgroup or (layer.parts == 2 and layer.rows >= FEW_ROWS)
     team = min(widest, 16) if half else widest
-    rule = (64, team, 4 if layer.rows >= MANY_ROWS and layer.parts == 1 else 2)
-    others = list(product((64,), (t for t in (widest, widest // 2) if t), (1, 2, 4)))
-    if isinstance(layer.x, Spans):
-        # The more lanes share what is joined, the less is read.
-        ways = [(LARGE_TEAMS, team, 1), (LARGE_TEAMS, team, 2), (LARGE_TEAMS // 2, team, 1)]
-        rule, *others = (v for v in ways if _read_to_join(layer, v[0], v[2]) <= JOINED_BYTES)
+    rows = 4 if layer.rows >= MANY_ROWS and layer.parts == 1 else 2
+    return [(64, team, rows), *product((64,), (widest, widest // 2), (1, 2, 4))]
+
+
+def _joining_ways(b: PlanBuilder, layer: _Layer) -> list[_Way]:
+    """The same for a product that joins the spans of its input, which saves a dispatch: those whose
+    workgroups have the memory for the input, and do not read too much altogether. The more lanes
+    share what is joined, the less is read."""
+    if not isinstance(layer.x, Spans) or layer.norm:
+        return []
+    k, (_, team, _) = layer.w.shape[1], _ways(b, layer)[0]
+    padded = k * 9 // 8  # see wgsl/lib/input_spans.wgsl
+    if 4 * (padded + MANY_LANES) > b.traits.workgroup_bytes:
+        return []
+    nbytes = layer.x.most * 4 * k  # that a workgroup reads
+    ways = [(MANY_LANES, team, 1), (MANY_LANES, team, 2), (MANY_LANES // 2, team, 1)]
+    return [way for way in ways if _workgroups(layer, way) * nbytes <= JOINED_BYTES]
+
+
+def _workgroups(layer: _Layer, way: _Way) -> int:
+    lanes, team, rows = way
+    return ceil(layer.rows / (lanes // team * rows))
+
+
+def _team(b: PlanBuilder, layer: _Layer, ways: Sequence[_Way]) -> Call:
+    """One token, a team of lanes for a few rows."""
+    has_subgroups = b.traits.subgroup > 0
 
     def variant(lanes: int, team: int, rows: int) -> Variant:
-        grid = Grid.rows(ceil(layer.rows / (lanes // team * rows)))
+        grid = Grid.rows(_workgroups(layer, (lanes, team, rows)))
         return Variant({"WORKGROUP": lanes, "TEAM": team, "ROWS": rows}, grid)
 
     def name(lanes: int, team: int, rows: int) -> str:
         return f"{team} lanes, {rows} rows" + (f", {lanes}" if lanes != 64 else "")
 
-    joins = "input_spans" if isinstance(layer.x, Spans) else "input_plain"
+    plain = "input_spans" if isinstance(layer.x, Spans) else "input_plain"
     return _call(
         b,
         layer,
         "linear_team",
         (
             *weight_lib(layer.w.format),
-            "input_norm" if layer.norm else joins,
-            f"team_sum_{'subgroup' if subgroup else 'workgroup'}",
+            "input_norm" if layer.norm else plain,
+            f"team_sum_{'subgroup' if has_subgroups else 'workgroup'}",
         ),
-        {name(*v): variant(*v) for v in (rule, *others)},
-        enable=("subgroups",) if subgroup else (),
+        {name(*way): variant(*way) for way in ways},
+        enable=("subgroups",) if has_subgroups else (),
     )
 
 

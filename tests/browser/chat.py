@@ -68,6 +68,11 @@ class Chat:
         self.wait_for("ready", timeout=ANSWER_MS)
         return self.answer
 
+    def until_listening(self) -> Chat:
+        """Until the page that has just been opened hears keys and clicks."""
+        self.until("document.querySelector('[data-testid=status]').textContent")
+        return self
+
     def anew(self) -> Chat:
         """Begin a new conversation: a reload keeps the one that was open."""
         self.hook("reset").click()

@@ -61,7 +61,7 @@ def test_a_wrong_kernel_is_named(
     wrong = [line.split()[3] for line in said.splitlines() if line.endswith("DIFFERS")]
     assert set(wrong) == {"attention_rows"}  # what comes after it is right about wrong inputs
     assert len(wrong) == 6  # three layers, two chunks; a token alone has no sixth row
-    assert "First tensor that differs: attention.5 (y), 16x64, f32" in said
+    assert "First tensor that differs: attention.6 (y), 16x64, f32" in said
     assert "of prefill: attention_rows" in said
     assert "layer 0, op attention, attention, 16 tokens" in said
     worst = next(line for line in said.splitlines() if "worst element" in line)

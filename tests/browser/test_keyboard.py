@@ -38,6 +38,7 @@ def until_focus(chat: Chat, name: str) -> None:
 def test_a_whole_conversation_by_keyboard_alone(chat: Chat) -> None:
     page, keyboard = chat.page, chat.page.keyboard
     page.reload()  # a question that waits for the model
+    chat.until_listening()
     until_focus(chat, "prompt")
     keyboard.type("Where is the sea?")
     press(chat, "Enter")
@@ -181,6 +182,7 @@ def test_what_is_said_of_a_long_answer(chat: Chat) -> None:
 
 def test_a_screen_reader_says_an_answer_once(chat: Chat) -> None:
     page = chat.page
+    page.wait_for_timeout(700)  # until a search of the test before has been told
     page.evaluate(LISTEN)
     assert page.evaluate("speaking") == ["announcer", "error"], "nothing else speaks by itself"
     first = chat.ask("Where is the sea?")

@@ -182,6 +182,9 @@ def test_scrolling_and_escape_while_an_answer_grows(chat: Chat) -> None:
     assert page.evaluate(at) == top, "it grows below, out of sight"
     chat.hook("conversation-search").focus()
     page.keyboard.type("a")
+    page.keyboard.press("Escape")  # clears what was typed
+    chat.until("document.getElementById('conversation-search').value === ''")
+    assert chat.state == "generating"
     page.keyboard.press("Escape")
     chat.wait_for("stopped", timeout=8000)
     words = chat.answer.count("word")

@@ -40,7 +40,7 @@ def test_an_address_is_opened_paused_kept_and_deleted(open_chat: Open, serve: Se
     origin = serve({"some.gguf": DATA + bytes(40_000_000)}, bytes_per_s=3e6)
     chat = open_chat(NONE.replace("model=none/manifest.json&", ""))
     chat.page.evaluate(ALERTS)
-    chat.until("document.querySelector('[data-testid=status]').textContent")  # it is listening
+    chat.until_listening()
     chat.hook("model").click()
     chat.hook("address").fill(f"{origin.url}/some.gguf")
     chat.hook("open-address").click()
