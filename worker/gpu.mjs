@@ -312,9 +312,7 @@ export class Gpu {
       if (pipeline !== current) pass.setPipeline(pipeline);
       current = pipeline;
       pass.setBindGroup(0, binding.group);
-      const [x, y, z] = [grid[0], each ? Math.ceil(tokens / each) : grid[1], grid[2]];
-      if (y === 1 && z === 1) pass.dispatchWorkgroups(x); // what needs no conversion costs less
-      else pass.dispatchWorkgroups(x, y, z);
+      pass.dispatchWorkgroups(grid[0], each ? Math.ceil(tokens / each) : grid[1], grid[2]);
     }
   }
 
