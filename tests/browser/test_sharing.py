@@ -366,6 +366,10 @@ STOPPED = """async () => {
   isOpen = true;
   channel.postMessage("go on");
   await client.status();
+  // What the engine heard comes by another way than its answer.
+  for (let i = 0; i < 200 && !asked.at(-1).startsWith("status"); i++) {
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
   client.close();
   channel.close();
   return [outcomes, asked];
