@@ -16,6 +16,7 @@ export async function installOffline() {
       scope: SCOPE,
       updateViaCache: "none",
     });
+    if (localStorage.getItem(UNWANTED_KEY)) return void registration.unregister(); // removed meanwhile
     registration.active?.postMessage("update");
   } catch (error) {
     console.warn("Octavo will not work offline:", error);
