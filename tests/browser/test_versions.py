@@ -356,3 +356,29 @@ def test_the_offline_copy_is_removed_and_made_again_at_once(
     page.reload()
     assert version(page) == "A"
     assert len(page.evaluate("caches.keys()")) == 2, "with the pointer to it"
+
+
+def test_the_offline_copy_is_removed_while_it_is_registered(
+    profile: Any, deployed: Deployed
+) -> None:
+    page = installed(profile, deployed)
+    page.evaluate(
+        """async () => {
+          const {keepOffline, removeOffline} = await import('./offline.mjs');
+          const container = navigator.serviceWorker;
+          const register = container.register.bind(container);
+          let goOn;
+          const removed = new Promise((resolve) => { goOn = resolve; });
+          container.register = async (...all) => {
+            const registration = await register(...all);
+            await removed;
+            return registration;
+          };
+          const keeping = keepOffline();
+          await removeOffline();
+          goOn();
+          await keeping;
+        }"""
+    )
+    page.wait_for_timeout(300)
+    assert page.evaluate("caches.keys()") == []
