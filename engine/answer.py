@@ -225,7 +225,7 @@ class Run:
 
     @property
     def _host_seconds(self) -> float:
-        """What has been passed with anything but waiting."""
+        """Spent so far on anything but waiting."""
         return self._now() - self._started - self._waited
 
     def flush(self) -> list[Delta]:

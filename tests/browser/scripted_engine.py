@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.browser.chat import Chat
+from tests.conftest import StaticServer
 
 WORKER = (Path(__file__).parent / "scripted_worker.mjs").read_text(encoding="utf-8")
 Script = dict[str, list[str]]  # "answer" and "reasoning": texts of tokens
@@ -15,6 +18,21 @@ Script = dict[str, list[str]]  # "answer" and "reasoning": texts of tokens
 def tokens_of(text: str) -> list[str]:
     """About what a tokenizer makes of a text: pieces of four characters."""
     return [text[i : i + 4] for i in range(0, len(text), 4)]
+
+
+@contextmanager
+def scripted(
+    browser: Any, site: Path, scripts: dict[str, Script], **options: Any
+) -> Iterator[Chat]:
+    """A page as ``open_scripted`` opens it, with a server of its own; it may not throw."""
+    server = StaticServer(site)
+    chat = open_scripted(browser, server, scripts, **options)
+    problems: list[str] = []
+    chat.page.on("pageerror", lambda error: problems.append(str(error)))
+    yield chat
+    chat.page.context.close()
+    server.close()
+    assert not problems, "the page threw"
 
 
 def open_scripted(

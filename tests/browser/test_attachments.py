@@ -10,8 +10,7 @@ import pytest
 
 from tests.browser.acting import choose, menu, put, saved, tab_to, texts, until_chips
 from tests.browser.chat import Chat
-from tests.browser.scripted_engine import open_scripted
-from tests.conftest import StaticServer
+from tests.browser.scripted_engine import scripted
 
 pytestmark = pytest.mark.browser
 NOTES = "One line.\n```\nanother\n"
@@ -39,15 +38,9 @@ PASTE = """(text) => {
 @pytest.fixture(scope="module")
 def chat(site: Any, plain_chromium: Any) -> Iterator[Chat]:
     """A page whose engine answers what it is asked."""
-    server = StaticServer(site)
-    chat = open_scripted(plain_chromium, server, {}, context=2000)
-    problems: list[str] = []
-    chat.page.on("pageerror", lambda error: problems.append(str(error)))
-    yield chat
-    assert chat.page.evaluate("window.ran") is None
-    chat.page.context.close()
-    server.close()
-    assert not problems, "the page threw"
+    with scripted(plain_chromium, site, {}, context=2000) as chat:
+        yield chat
+        assert chat.page.evaluate("window.ran") is None
 
 
 def kept(chat: Chat) -> list[str]:

@@ -11,8 +11,7 @@ import pytest
 
 from tests.browser.chat import Chat
 from tests.browser.long_answers import answers
-from tests.browser.scripted_engine import open_scripted, tokens_of
-from tests.conftest import StaticServer
+from tests.browser.scripted_engine import scripted, tokens_of
 
 pytestmark = pytest.mark.browser
 TOKENS = 3000
@@ -72,14 +71,8 @@ GROW = """async ([text, piece]) => {
 @pytest.fixture(scope="module")
 def chat(site: Any, plain_chromium: Any) -> Iterator[Chat]:
     """One page for all tests here; 400 tokens come in a second."""
-    server = StaticServer(site)
-    chat = open_scripted(plain_chromium, server, SCRIPTS, tokens_per_s=400)
-    problems: list[str] = []
-    chat.page.on("pageerror", lambda error: problems.append(str(error)))
-    yield chat
-    chat.page.context.close()
-    server.close()
-    assert not problems, "the page threw"
+    with scripted(plain_chromium, site, SCRIPTS, tokens_per_s=400) as chat:
+        yield chat
 
 
 # However long it is, a block stays one.

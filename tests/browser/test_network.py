@@ -273,14 +273,22 @@ def test_a_model_is_deleted_while_another_tab_fetches_it(
     assert first.evaluate("(url) => store.kept(url)", url) == {"kept": False}
 
 
-def test_a_manifest_that_was_damaged_is_fetched_anew(
+def with_all_kept(
     tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes]
-) -> None:
+) -> tuple[Origin, str, Any]:
+    """A server, the address of its model, and a page on a later visit, the model being kept."""
     origin = serve(files)
     url = f"{origin.url}/m/manifest.json"
     page = tabs()
     assert fetched(page, url) == SHA256
     page.reload()
+    return origin, url, page
+
+
+def test_a_manifest_that_was_damaged_is_fetched_anew(
+    tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes]
+) -> None:
+    origin, url, page = with_all_kept(tabs, serve, files)
     page.evaluate(
         """async (url) => {
           const cache = await caches.open('octavo-models');
@@ -330,11 +338,7 @@ def test_the_cache_is_changed_under_a_download(
     tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes], how: str
 ) -> None:
     """What is gone or wrong when it is read comes from the network again."""
-    origin = serve(files)
-    url = f"{origin.url}/m/manifest.json"
-    page = tabs()
-    assert fetched(page, url) == SHA256
-    page.reload()
+    origin, url, page = with_all_kept(tabs, serve, files)
     page.evaluate(
         """async (how) => {
           const {ShardStore} = await import(new URL('/worker/shards.mjs', location));

@@ -10,7 +10,7 @@ import pytest
 
 from tests.browser.acting import menu, texts
 from tests.browser.chat import Chat
-from tests.browser.scripted_engine import open_scripted, tokens_of
+from tests.browser.scripted_engine import open_scripted, scripted, tokens_of
 from tests.conftest import StaticServer
 
 pytestmark = pytest.mark.browser
@@ -45,15 +45,9 @@ FAIL = """(code) => {
 
 @pytest.fixture(scope="module")
 def page(plain_chromium: Any, site: Path) -> Iterator[Chat]:
-    server = StaticServer(site)
     scripts = {"story": {"answer": tokens_of(STORY)}}
-    chat = open_scripted(plain_chromium, server, scripts, tokens_per_s=300)
-    problems: list[str] = []
-    chat.page.on("pageerror", lambda error: problems.append(str(error)))
-    yield chat
-    chat.page.context.close()
-    server.close()
-    assert not problems, "the page threw"
+    with scripted(plain_chromium, site, scripts, tokens_per_s=300) as chat:
+        yield chat
 
 
 @pytest.fixture
