@@ -131,11 +131,11 @@ def test_the_reason_of_a_template_is_in_the_message() -> None:
     ],
 )
 def test_hostile_templates_fail_soon_and_clearly(source: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(OctavoError) as caught:
         render(source)
     assert caught.value.code == "template.invalid"
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert len(caught.value.message) < 500
 
 

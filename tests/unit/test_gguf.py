@@ -227,9 +227,9 @@ LIES = {
 def test_false_lengths_are_noticed_before_anything_is_allocated(name: str) -> None:
     data = LIES[name] + bytes(256)
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     assert code(data) in {"gguf.truncated", "gguf.invalid"}
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
 
@@ -243,14 +243,14 @@ def test_false_lengths_in_a_large_file_stay_bounded_too() -> None:
 
 def test_a_hostile_number_of_elements_is_refused() -> None:
     many = [(f"k{i}", ARRAY, array(U8, 1 << 20, bytes(1 << 20))) for i in range(5)]
-    start = time.perf_counter()
+    start = time.process_time()
     assert code(header(many)) == "gguf.invalid"
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def outcome(data: bytes, file_size: int) -> Any:
     """What reading gives; anything but these three ways of ending fails the test."""
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         return read_header(data, file_size)
     except OctavoError as error:
@@ -259,7 +259,7 @@ def outcome(data: bytes, file_size: int) -> Any:
         assert len(data) < error.needed <= file_size
         return "incomplete"
     finally:
-        assert time.perf_counter() - start < 1
+        assert time.process_time() - start < 1
 
 
 @given(
@@ -292,6 +292,6 @@ def test_garbage_after_a_good_beginning_never_breaks_the_reader(tail: bytes, kep
 def test_a_vocabulary_is_read_quickly() -> None:
     words = b"".join(text(f"word{i}") for i in range(100_000))
     data = header([("tokenizer.ggml.tokens", ARRAY, array(STRING, 100_000, words))])
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(read(data).metadata["tokenizer.ggml.tokens"]) == 100_000
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5

@@ -352,10 +352,10 @@ def test_special_tokens() -> None:
 
 def test_real_special_tokens_and_speed(smollm2: Metadata) -> None:
     assert special_ids(smollm2).eos == {0, 2}
-    start = time.perf_counter()
+    start = time.process_time()
     tokenizer_json(smollm2)
     token_bytes(smollm2)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
