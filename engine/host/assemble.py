@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.host import minilm, modules, npm, pins, shards, wheels
+from engine.host import bytecode, minilm, modules, npm, pins, shards, wheels
 from engine.host.errors import HostError
 from engine.host.files import exclusive, sha256, tree, write_whole
 from engine.host.paths import CACHE, DIST, INSTALLED, NODE_MODULES, PACKED_SITE, ROOT
@@ -51,10 +51,11 @@ def build(models: Sequence[pins.Model] = pins.MODELS, has_encoder: bool = False)
 def _build(models: Sequence[pins.Model]) -> None:
     if not INSTALLED:
         npm.install(npm.SITE)
-    files = [] if INSTALLED else wheels.for_page()
+    sources = [] if INSTALLED else wheels.for_page()
+    compiled = [] if INSTALLED else bytecode.compiled([NODE_MODULES / pins.STDLIB, *sources])
     manifests = {f"{MODELS}/{m.id}/manifest.json": _model(m) for m in models}
     with Step(f"Assembling {DIST.name}/"):
-        site = _packed() if INSTALLED else _own_files() | _npm_files() | _pyodide(files)
+        site = _packed() if INSTALLED else _own_files() | _npm_files() | _pyodide(sources, compiled)
         site[CATALOGUE] = shards.catalogue(site[CATALOGUE], manifests, _encoder())
         site[VERSION] = version_module(site)
         site[PRECACHE] = precache(site)
@@ -109,12 +110,14 @@ def _npm_files() -> dict[str, bytes]:
     return site
 
 
-def _pyodide(files: list[Path]) -> dict[str, bytes]:
+def _pyodide(sources: list[Path], compiled: list[Path]) -> dict[str, bytes]:
+    """What lies in pyodide/: ``compiled`` are the standard library, and then the wheels that
+    ``sources`` have become."""
     from engine.host import runtime  # what it needs is not there in the installed package
 
-    site = {f"pyodide/{path.name}": path.read_bytes() for path in files}
-    site["pyodide/pyodide-lock.json"] = runtime.lock(NODE_MODULES / pins.PYODIDE_LOCK, files)
-    return site
+    site = {f"pyodide/{path.name}": path.read_bytes() for path in compiled}
+    lock = runtime.lock(NODE_MODULES / pins.PYODIDE_LOCK, sources, compiled[1:])
+    return site | {"pyodide/pyodide-lock.json": lock}
 
 
 def precache(site: dict[str, bytes]) -> bytes:

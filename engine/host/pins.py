@@ -193,7 +193,6 @@ NPM_FILES = {
     "pyodide/pyodide.mjs": "pyodide/pyodide.mjs",
     "pyodide/pyodide.asm.js": "pyodide/pyodide.asm.js",
     "pyodide/pyodide.asm.wasm": "pyodide/pyodide.asm.wasm",
-    "pyodide/python_stdlib.zip": "pyodide/python_stdlib.zip",
 }
 # UMD scripts that become ES modules: place in dist/ -> place in node_modules/, global, exports.
 NPM_UMD = {
@@ -213,4 +212,6 @@ NPM_UMD = {
         ("TokenizerInfo", "GrammarCompiler", "GrammarMatcher"),
     ),
 }
-PYODIDE_LOCK = "pyodide/pyodide-lock.json"
+PYODIDE_FOLDER = "pyodide"
+PYODIDE_LOCK = f"{PYODIDE_FOLDER}/pyodide-lock.json"
+STDLIB = f"{PYODIDE_FOLDER}/python_stdlib.zip"

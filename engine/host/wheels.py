@@ -108,12 +108,12 @@ def pure(wheel: Path, folder: Path) -> Path:
     members[f"{info}/WHEEL"] = (
         b"Wheel-Version: 1.0\nGenerator: octavo\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     )
-    members[f"{info}/RECORD"] = _record(members, f"{info}/RECORD")
-    _write_archive(target, members)
+    members[f"{info}/RECORD"] = record(members, f"{info}/RECORD")
+    write_archive(target, members)
     return target
 
 
-def _record(members: dict[str, bytes], own_name: str) -> bytes:
+def record(members: dict[str, bytes], own_name: str) -> bytes:
     """The RECORD file of a wheel: path, hash and size of every other file."""
     lines = []
     for name, data in members.items():
@@ -122,7 +122,8 @@ def _record(members: dict[str, bytes], own_name: str) -> bytes:
     return "".join([*lines, f"{own_name},,\n"]).encode()
 
 
-def _write_archive(target: Path, members: dict[str, bytes]) -> None:
+def write_archive(target: Path, members: dict[str, bytes]) -> None:
+    """Writes a zip file, whole or not at all; the same bytes for the same members."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -138,8 +138,13 @@ def test_lock_file_names_exactly_our_wheels(tmp_path: Path) -> None:
         {"upper/__init__.py": ""},
         "Requires-Dist: Soft>=2\nRequires-Dist: pytest; extra == 'test'\n",
     )
+    sources = [numpy, soft, upper]
+    compiled = [tmp_path / "compiled" / path.name for path in sources]
+    compiled[0].parent.mkdir()
+    for path in compiled:
+        path.write_bytes(path.name.encode())
     with pytest.raises(HostError, match="not the wheel that Pyodide"):
-        runtime.lock(original, [numpy, soft, upper])
+        runtime.lock(original, sources, sources)
 
     recorded["sha256"] = hashlib.sha256(b"stand-in").hexdigest()
     original.write_text(
@@ -147,18 +152,18 @@ def test_lock_file_names_exactly_our_wheels(tmp_path: Path) -> None:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pins, "NUMPY", replace(pins.NUMPY, sha256=recorded["sha256"]))
-        lock = json.loads(runtime.lock(original, [numpy, soft, upper]))
+        lock = json.loads(runtime.lock(original, sources, compiled))
     assert lock["info"] == info
     assert set(lock["packages"]) == {"numpy", "soft", "upper"}
     assert lock["packages"]["upper"]["depends"] == ["soft"]
-    for path in (numpy, soft, upper):
+    for path in compiled:
         (entry,) = (e for e in lock["packages"].values() if e["file_name"] == path.name)
         assert entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
 
     info["version"] = "0.0.1"
     original.write_text(json.dumps({"info": info, "packages": {"numpy": recorded}}))
     with pytest.raises(HostError, match=r"0\.0\.1"):
-        runtime.lock(original, [numpy, soft])
+        runtime.lock(original, sources, sources)
 
 
 def test_the_engines_wheel_has_the_kernels_and_nothing_of_the_host() -> None:
