@@ -40,15 +40,19 @@ export function autosize(box) {
 export function stickToBottom(area) {
   let stuck = true;
   let top = 0;
-  area.addEventListener("scroll", () => {
+  const look = () => {
     const distance = area.scrollHeight - area.clientHeight - area.scrollTop;
     if (distance < 24) stuck = true;
     else if (area.scrollTop < top - 1) stuck = false;
     top = area.scrollTop;
-  }, { passive: true });
+  };
+  area.addEventListener("scroll", look, { passive: true });
   return (force = false) => {
+    if (stuck) look(); // the event of a scroll comes a frame later
     stuck ||= force;
-    if (stuck) area.scrollTop = area.scrollHeight;
+    if (!stuck) return;
+    area.scrollTop = area.scrollHeight;
+    top = area.scrollTop;
   };
 }
 

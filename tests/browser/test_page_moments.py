@@ -16,6 +16,34 @@ from tests.conftest import StaticServer
 pytestmark = pytest.mark.browser
 STORY = "Once upon a time there was a sea. " * 100  # takes some seconds
 LINES = "\n\n".join(f"{i}" for i in range(40))
+# Where a reader is that scrolls up: before the event of the last scrolling to the end has come, and
+# before that of its own has, while the text goes on.
+SCROLL_UP = """async (frames) => {
+  const {stickToBottom} = await import('./dom.mjs');
+  const area = document.createElement('div');
+  area.style.cssText = 'height: 100px; overflow: auto';
+  document.body.append(area);
+  const grow = () => area.append(Object.assign(document.createElement('p'), {textContent: 'text'}));
+  const follow = stickToBottom(area);
+  for (let i = 0; i < 40; i++) grow();
+  follow();
+  const end = area.scrollTop;
+  area.scrollTop = 50;
+  const pass = async (count) => {
+    for (let i = 0; i < count; i++) await new Promise(requestAnimationFrame);
+  };
+  await pass(frames);
+  grow();
+  follow();
+  const at = area.scrollTop;
+  area.scrollTop = area.scrollHeight; // back to the end: the text is followed again
+  await pass(2);
+  grow();
+  follow();
+  const again = area.scrollHeight - area.clientHeight - area.scrollTop;
+  area.remove();
+  return [end > 1000, at, again];
+}"""
 # From now on, stops and answers wait for `go(reason)`; with a reason, the answers fail for it.
 GATE = """async () => {
   const {OctavoError} = await import('./client.mjs');
@@ -167,6 +195,11 @@ def test_escape_ends_the_editing_or_clears_the_search_alone(chat: Chat) -> None:
     assert (search.input_value(), chat.state) == ("", "generating")
     search.press("Escape")
     chat.wait_for("stopped")
+
+
+@pytest.mark.parametrize("frames", [0, 2])
+def test_a_reader_who_scrolls_up_is_let_be(chat: Chat, frames: int) -> None:
+    assert chat.page.evaluate(SCROLL_UP, frames) == [True, 50, 0]
 
 
 def test_another_tab_disturbs_neither_editing_nor_reading(chat: Chat, other: Chat) -> None:
