@@ -34,24 +34,26 @@
  * made of an ONNX file.
  */
 
-import { complete, stream } from "./completions.mjs";
+import { Stream, complete, stream } from "./completions.mjs";
 import { Connection } from "./connection.mjs";
 import { Conversation } from "./conversation.mjs";
 import { OctavoError } from "./error.mjs";
 import {
-  absolute, addressOf, chatFields, checkSignal, given, plainMessage, textFields, withKey,
+  absolute, addressOf, chatFields, checkProgress, checkSignal, given, plainMessage, scopeOf, textFields,
+  withKey,
 } from "./options.mjs";
 import { CHAT, TEXT } from "./shapes.mjs";
 import { nothingGenerated } from "./worker/replies.mjs";
 import { VERSION } from "./worker/version.mjs";
 
-export { Conversation, OctavoError };
+export { Conversation, OctavoError, Stream };
 export * from "./types.mjs";
 
 /**
  * @import {
- *   Create, CreateText, Delta, EmbeddingOptions, Embeddings, GenerateResult, InspectOptions,
- *   Inspection, LoadOptions, LoadResult, MeasureSizes, Measurement, ModelList, Progress, Status
+ *   Base64Embeddings, Create, CreateText, Delta, Embed, EmbeddingOptions, Embeddings,
+ *   GenerateResult, Heard, InspectOptions, Inspection, LoadOptions, LoadResult, MeasureSizes,
+ *   Measurement, ModelList, Progress, Status
  * } from "./types.mjs"
  * @import { Generate, Options } from "./completions.mjs"
  * @typedef {import("./shapes.mjs").Shape} Shape
@@ -59,8 +61,9 @@ export * from "./types.mjs";
 
 const BROKEN = ["internal", "engine.stalled", "site.changed"];
 const ENCODINGS = ["float", "base64"];
+const Heard = /** @type {{new (): Heard}} */ (EventTarget);
 
-export class Octavo extends EventTarget {
+export class Octavo extends Heard {
   #connection;
   #defaults;
   /** Loads that have not ended. @type {Set<Promise<LoadResult>>} */
@@ -95,10 +98,11 @@ export class Octavo extends EventTarget {
    * @param {LoadOptions & {workerUrl?: string | URL, share?: boolean | "page" | "site"}} [options]
    *   defaults for `load`, and `share`: false if absent
    */
-  constructor({ workerUrl, share = false, ...defaults } = {}) {
+  constructor(options = {}) {
     super();
+    const { workerUrl, share, ...defaults } = given(options);
     const url = workerUrl ?? new URL(`./worker/worker.mjs?version=${VERSION}`, import.meta.url);
-    this.#connection = new Connection(url, share === true ? "site" : share || "", (detail) => {
+    this.#connection = new Connection(url, scopeOf(share), (detail) => {
       this.dispatchEvent(new CustomEvent("recovery", { detail }));
     });
     this.#defaults = defaults;
@@ -115,7 +119,7 @@ export class Octavo extends EventTarget {
         this.#create(options, textFields, TEXT)),
     };
     /** Vectors of texts, by an encoder. */
-    this.embeddings = { create: this.#embed.bind(this) };
+    this.embeddings = { create: /** @type {Embed} */ (this.#embed.bind(this)) };
   }
 
   /**
@@ -148,6 +152,7 @@ export class Octavo extends EventTarget {
    * @returns {Promise<LoadResult>}
    */
   async #load(options, onProgress) {
+    checkProgress(onProgress);
     const fields = { ...this.#defaults, ...given(options) };
     if (typeof fields.model === "string") fields.model = absolute(fields.model);
     if (typeof fields.remote?.url === "string") {
@@ -281,11 +286,11 @@ export class Octavo extends EventTarget {
   /**
    * @param {EmbeddingOptions} options
    * @param {(progress: Progress) => void} [onProgress] while the encoder is loaded
-   * @returns {Promise<Embeddings>}
+   * @returns {Promise<Embeddings | Base64Embeddings>}
    */
   async #embed(options, onProgress) {
-    const { signal, encoding_format = "float", user: _, ...fields } =
-      /** @type {EmbeddingOptions & {user?: string}} */ (given(options)); // OpenAI's user means nothing here
+    checkProgress(onProgress);
+    const { signal, encoding_format = "float", ...fields } = given(options);
     if (!ENCODINGS.includes(encoding_format)) {
       throw new OctavoError("request.invalid", `encoding_format should be one of ${ENCODINGS.join(", ")}.`);
     }
@@ -363,7 +368,7 @@ export class Octavo extends EventTarget {
 
   /**
    * @param {Options} options
-   * @param {(options: any) => object} fieldsOf what the worker gets of them
+   * @param {(options: any) => {model?: string}} fieldsOf what the worker gets of them
    * @param {Shape} shape
    * @param {import("./conversation.mjs").Follow} [follow] sees the answer's result first
    * @returns {Promise<any>}
@@ -387,7 +392,7 @@ export class Octavo extends EventTarget {
    * Sends the request before it returns, unless a model is being loaded: that is waited for.
    *
    * @param {Options} options
-   * @param {(options: any) => object} fieldsOf
+   * @param {(options: any) => {model?: string}} fieldsOf
    * @param {(delta: Delta) => void} [onDelta]
    * @returns {Promise<GenerateResult>}
    */
@@ -400,7 +405,12 @@ export class Octavo extends EventTarget {
     const ends = signal ? AbortSignal.any([signal, answer.signal]) : answer.signal;
     this.#waiting.add(answer);
     try {
-      if (this.#loads.size) await this.#loaded(ends);
+      if (this.#loads.size) {
+        const loaded = this.#loaded(ends);
+        // a load that fails changes nothing: the model that is named may have been there before
+        const isThere = fields.model != null && this.#names.has(fields.model);
+        await (isThere ? loaded.catch(() => {}) : loaded);
+      }
     } finally {
       this.#waiting.delete(answer);
     }

@@ -29,7 +29,7 @@ export function startWorker(url, hear, crash) {
   worker.onmessage = ({ data }) => hear(data);
   worker.onerror = (event) => {
     event.preventDefault?.();
-    crash(event.message || "its script could not be loaded");
+    crash(event.message || `its script could not be loaded from ${url}`);
   };
   worker.onmessageerror = () => crash("a message could not be read");
   return worker;

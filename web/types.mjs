@@ -17,6 +17,23 @@
  * @typedef {import("../worker/protocol.mjs").Usage} TokenUsage
  * @typedef {import("../worker/protocol.mjs").Logprobs} Logprobs
  * @typedef {import("../worker/protocol.mjs").ResponseFormat} ResponseFormat
+ * @typedef {import("../worker/protocol.mjs").DeviceInfo} DeviceInfo
+ * @typedef {import("../worker/protocol.mjs").InspectedCall} InspectedCall
+ * @typedef {import("../worker/protocol.mjs").KvStatus} KvStatus
+ * @typedef {import("../worker/protocol.mjs").ModelInfo} ModelInfo
+ * @typedef {import("../worker/protocol.mjs").ModelStatus} ModelStatus
+ * @typedef {import("../worker/protocol.mjs").Recovery} Recovery
+ * @typedef {import("../worker/protocol.mjs").RemoteServer} RemoteServer
+ * @typedef {import("../worker/protocol.mjs").Sampling} Sampling
+ * @typedef {import("../worker/protocol.mjs").Stage} Stage
+ * @typedef {import("../worker/protocol.mjs").TokenLogprob} TokenLogprob
+ * @typedef {import("../worker/protocol.mjs").Tool} Tool
+ * @typedef {import("../worker/protocol.mjs").ToolCall} ToolCall
+ * @typedef {import("../worker/protocol.mjs").VariantTiming} VariantTiming
+ * @typedef {import("../worker/protocol.mjs").WireError} WireError
+ * @typedef {import("./conversation.mjs").ConversationOptions} ConversationOptions
+ * @typedef {import("./conversation.mjs").Said} Said
+ * @typedef {import("./conversation.mjs").SendOptions} SendOptions
  *
  * @typedef {object} LoadOptions
  * @property {string | File | File[]} [model] catalogue id; or address (relative to the page) of a
@@ -51,6 +68,8 @@
  * @property {string} model
  * @property {{object: "embedding", index: number, embedding: number[]}[]} data
  * @property {{prompt_tokens: number, total_tokens: number}} usage
+ * @typedef {Omit<Embeddings, "data"> & {data: {object: "embedding", index: number,
+ *   embedding: string}[]}} Base64Embeddings
  *
  * @typedef {{type: "text", text: string}} TextPart
  * @typedef {import("../worker/protocol.mjs").Message} PlainMessage
@@ -155,12 +174,24 @@
  *   (options: CompletionOptions & {stream: true}): Promise<Stream<ChatCompletionChunk>> &
  *     AsyncIterable<ChatCompletionChunk>;
  *   (options: CompletionOptions & {stream?: false}): Promise<ChatCompletion>;
+ *   (options: CompletionOptions): Promise<Stream<ChatCompletionChunk> | ChatCompletion>;
  * }} Create
  * @typedef {{
  *   (options: TextOptions & {stream: true}): Promise<Stream<TextCompletionChunk>> &
  *     AsyncIterable<TextCompletionChunk>;
  *   (options: TextOptions & {stream?: false}): Promise<TextCompletion>;
+ *   (options: TextOptions): Promise<Stream<TextCompletionChunk> | TextCompletion>;
  * }} CreateText
+ * @typedef {{
+ *   (options: EmbeddingOptions & {encoding_format?: "float"},
+ *     onProgress?: (progress: Progress) => void): Promise<Embeddings>;
+ *   (options: EmbeddingOptions & {encoding_format: "base64"},
+ *     onProgress?: (progress: Progress) => void): Promise<Base64Embeddings>;
+ * }} Embed
+ *
+ * @typedef {(type: "recovery", listener: (event: CustomEvent<Recovery>) => void,
+ *   options?: AddEventListenerOptions | boolean) => void} Listen
+ * @typedef {{addEventListener: Listen, removeEventListener: Listen} & EventTarget} Heard
  */
 
 export {}; // makes a module of it

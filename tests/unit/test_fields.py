@@ -4,13 +4,15 @@ pen is refused."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from typing import Any
 
 import pytest
+from openai.resources import chat, completions, embeddings
 
 from engine.errors import OctavoError
-from engine.fields import FIELDS, TAKEN_BEFORE, check_request
+from engine.fields import FIELDS, HINTS, NEUTRAL, TAKEN_BEFORE, check_request
 from tests.conftest import ROOT
 from tests.tiny import HELLO, SHIP
 from tests.unit.worker_client import Client
@@ -55,6 +57,47 @@ def test_the_clients_types_say_what_may_be_said(kind: str) -> None:
     may = set(FIELDS[kind]) | set(TAKEN_BEFORE[kind])
     assert said <= may
     assert may - said <= {"share", "workerUrl"}, "those are the constructor's"
+
+
+@pytest.mark.parametrize(
+    ("kind", "create", "lacking"),
+    [
+        ("generate", chat.completions.Completions.create, set()),
+        ("generate", completions.Completions.create, set()),
+        ("embed", embeddings.Embeddings.create, {"dimensions"}),
+    ],
+)
+def test_openais_options_are_known(kind: str, create: Any, lacking: set[str]) -> None:
+    """All that its client can say is taken, refused where it would change the answer, or a hint."""
+    said = set(inspect.signature(create).parameters) - {"self", "timeout"}
+    said = {name for name in said if not name.startswith("extra_")}
+    neutral = set(NEUTRAL) if kind == "generate" else set()
+    assert said - {*FIELDS[kind], *TAKEN_BEFORE[kind], *HINTS[kind], *neutral} == lacking
+
+
+@pytest.mark.parametrize("name", HINTS["generate"])
+def test_hints_mean_nothing(name: str) -> None:
+    for value in ("low", 3, {"a": ["b"]}, None):
+        check_request("generate", {"id": 1, "kind": "generate", "messages": [], name: value})
+    with pytest.raises(OctavoError, match="is unknown"):
+        check_request("measure", {"id": 1, "kind": "measure", name: "low"})
+
+
+def test_what_would_change_the_answer_is_refused() -> None:
+    harmless = {name: next(iter(values), None) for name, values in NEUTRAL.items()}
+    check_request("generate", {"id": 1, "kind": "generate", **harmless})
+    other = {
+        "tool_choice": "required",
+        "functions": [],
+        "audio": {},
+        "suffix": "",
+        "n": 2,
+        "echo": True,
+    }
+    for name, value in other.items():
+        with pytest.raises(OctavoError, match=f"{name} is not supported") as caught:
+            check_request("generate", {"id": 1, "kind": "generate", name: value})
+        assert caught.value.code == "request.invalid"
 
 
 def test_every_kind_of_request_has_its_fields() -> None:
