@@ -11,7 +11,7 @@
  *     }
  *
  * If the GPU is lost, loads and answers go on by themselves; `octavo.addEventListener("recovery",
- * ({ detail }) => ...)` hears of it: detail is a Recovery of worker/protocol.mjs.
+ * ({ detail }) => ...)` hears of it: detail is a Recovery.
  *
  * Beyond OpenAI's shape: a stopped answer keeps its text and has finish_reason "cancelled"; the
  * think part of an answer is `reasoning_content`, in the message as in deltas; the field `octavo`
@@ -106,7 +106,11 @@ export class Octavo extends Heard {
       this.dispatchEvent(new CustomEvent("recovery", { detail }));
     });
     this.#defaults = defaults;
-    /** Answers a conversation; leaving the loop over a stream ends its answer. */
+    /**
+     * Answers a conversation. While a model is being loaded, it waits; if that fails, it rejects, unless
+     * it names a model that is there. Leaving the loop over a stream ends its answer; one that nobody
+     * loops over goes on to its end.
+     */
     this.chat = {
       completions: {
         create: /** @type {Create} */ ((/** @type {any} */ options) =>
@@ -126,7 +130,8 @@ export class Octavo extends Heard {
    * Loads a model; those that are loaded are replaced, unless `memory_bytes` is given. They stay, and
    * answers go on, until the new one needs memory: by then options, address, manifest, header,
    * device and limits are known to be right. A load that fails before, or is stopped, changes
-   * nothing; after one that fails later there may be no model.
+   * nothing; after one that fails later there may be no model. While one is under way, another is
+   * refused by `engine.busy`.
    *
    * @param {LoadOptions} [options] take precedence over those of the constructor
    * @param {(progress: Progress) => void} [onProgress]
