@@ -96,7 +96,8 @@ export class Octavo extends Heard {
    * or as its text came out differently, ends with `engine.moved`.
    *
    * @param {LoadOptions & {workerUrl?: string | URL, share?: boolean | "page" | "site"}} [options]
-   *   defaults for `load`, and `share`: false if absent
+   *   defaults for `load`, `share` (false if absent), and `workerUrl`, where the package's
+   *   `worker/worker.mjs` is: beside the client if absent
    */
   constructor(options = {}) {
     super();
@@ -122,7 +123,7 @@ export class Octavo extends Heard {
       create: /** @type {CreateText} */ ((/** @type {any} */ options) =>
         this.#create(options, textFields, TEXT)),
     };
-    /** Vectors of texts, by an encoder. */
+    /** Vectors of texts, of the length 1, by an encoder. */
     this.embeddings = { create: /** @type {Embed} */ (this.#embed.bind(this)) };
   }
 

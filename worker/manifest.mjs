@@ -149,8 +149,8 @@ function parseJson(text, otherwise, hint) {
  * @returns {Manifest}
  */
 export function parseManifest(text, mayLackHashes) {
-  /** @type {Manifest} */
   const hint = "Give the address of a manifest (.json) or of a .gguf file.";
+  /** @type {Manifest} */
   const manifest = parseJson(text, "The model manifest is not JSON.", hint);
   const shards = manifest?.shards;
   const areShards = Array.isArray(shards) && shards.length > 0 &&

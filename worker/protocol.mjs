@@ -314,6 +314,7 @@
  * @property {number} [skeleton_tokens_per_s] replays a second of the decode plan with idle kernels
  *   in place of all that are no matrix products
  * @property {{tokens: number, ms: number}} [encoded] of the text, if there was one
+ * @property {number} chunk tokens in a chunk of the prompt, at the end
  * @property {number} burst decode steps in a burst, at the end
  * @property {Record<string, number>} memory bytes by label
  * @property {Record<string, [string, number, number][]>} kernels of the prefill and decode plans:

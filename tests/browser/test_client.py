@@ -263,6 +263,8 @@ def test_wrong_types_are_refused(tiny: Chat) -> None:
           }}
           const load = octavo.load({{model: 7}});
           await new Promise((done) => setTimeout(done, 50));
+          const blob = await octavo.load({{model: new Blob(["GGUF"])}}).catch((e) => e.message);
+          codes["a Blob is told from a file"] = /a File/.test(blob) ? "request.invalid" : blob;
           codes["is heard of late, and the page does not throw"] = await load.catch((e) => e.code);
           return codes;
         }}"""

@@ -33,13 +33,14 @@ OPTIONS = {  # and those of the client
 }
 
 
-def properties(path: str, names: list[str]) -> set[str]:
-    """Of types that are written down one property a line."""
+def properties(path: str, names: list[str], *, needed: bool = False) -> set[str]:
+    """Of types that are written down one property a line; those that may not be absent."""
     text = (ROOT / path).read_text(encoding="utf-8")
     found: set[str] = set()
     for name in names:
         body = text.split(f"@typedef {{object}} {name}", 1)[1].split("@typedef", 1)[0]
-        found |= set(re.findall(r"@property \{.*?\} \[?(\w+)\]?", body, re.DOTALL))
+        pairs = re.findall(r"@property \{.*?\}[\s*]+(\[?)(\w+)\]?(?: |$)", body, re.DOTALL | re.M)
+        found |= {name for optional, name in pairs if not (needed and optional)}
     assert found
     return found
 
@@ -98,6 +99,33 @@ def test_what_would_change_the_answer_is_refused() -> None:
         with pytest.raises(OctavoError, match=f"{name} is not supported") as caught:
             check_request("generate", {"id": 1, "kind": "generate", name: value})
         assert caught.value.code == "request.invalid"
+
+
+def test_results_have_what_the_protocol_says() -> None:
+    async def run() -> dict[str, dict[str, Any]]:
+        client = Client()
+        got = {"EngineLoadResult": await client.ask("load")}
+        told = {"logprobs": True, "messages": HELLO, "max_tokens": 8}
+        got["GenerateResult"] = await client.ask("generate", **told)
+        sizes = {"prefill": 8, "context": 8, "steps": 2, "text": "a"}
+        got["Measurement"] = await client.ask("measure", **sizes)
+        got["Inspection"] = await client.ask("inspect", messages=HELLO)
+        got["Status"] = await client.ask("status")
+        return {name: reply["value"] for name, reply in got.items()}
+
+    got = asyncio.run(run())
+    got |= {
+        "DeviceInfo": got["Status"]["device"],
+        "ModelInfo": got["Status"]["model"],
+        "ModelStatus": got["Status"]["models"][0],
+        "KvStatus": got["Status"]["kv"],
+        "Usage": got["GenerateResult"]["usage"],
+        "Timing": got["GenerateResult"]["timing"],
+        "InspectedCall": got["Inspection"]["calls"][0],
+    }
+    for name, value in got.items():
+        needed = properties("worker/protocol.mjs", [name], needed=True)
+        assert needed <= set(value) <= properties("worker/protocol.mjs", [name]), name
 
 
 def test_every_kind_of_request_has_its_fields() -> None:
