@@ -101,7 +101,8 @@
  * @property {number} [repetition_penalty] for tokens of conversation and answer; 1: none
  * @property {number} [presence_penalty] for tokens of the answer
  * @property {number} [frequency_penalty] the same, for each time
- * @property {Record<string, number>} [logit_bias] by token id, -100 to 100
+ * @property {Record<string, number>} [logit_bias] by token id, -100 to 100; ids that the
+ *   model has not mean nothing
  * @property {ResponseFormat} [response_format] JSON of a schema, or any JSON object
  * @property {boolean} [logprobs] of the answer's tokens, by the model's own logits
  * @property {number} [top_logprobs] and of so many likeliest ones, at most 20
