@@ -14,8 +14,10 @@ from engine.fields import FIELDS, own_fields
 
 # What a request may say goes to the engine as it is, which checks it; but nobody goes on with
 # another one's answer.
-SENT = frozenset(FIELDS["generate"]) - {"prompt", "continues"}
+SENT = frozenset(FIELDS["generate"]) - {"model", "prompt", "continues"}
 TAKEN = frozenset({"model", "stream", "max_completion_tokens"})  # here, and does not go there
+# vLLM's, which engine/remote.py sends with a continuation: here that is answered anew.
+TOLERATED = frozenset({"add_generation_prompt", "continue_final_message"})
 
 
 def generate_fields(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,8 +25,8 @@ def generate_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     there are not."""
     said = {name: value for name, value in body.items() if value is not None}
     said = own_fields("generate", said)
-    check_names(said, SENT | TAKEN)
-    fields = {name: value for name, value in said.items() if name not in TAKEN}
+    check_names(said, SENT | TAKEN | TOLERATED)
+    fields = {name: value for name, value in said.items() if name in SENT}
     if "max_completion_tokens" in said:
         fields["max_tokens"] = said["max_completion_tokens"]
     messages = fields.get("messages")

@@ -13,11 +13,13 @@ from typing import Any
 import openai
 import pytest
 
+from engine.config import GenerateConfig
 from engine.errors import OctavoError
 from engine.host.access import Access
 from engine.host.completions import Shape, event, generate_fields
 from engine.host.errors import HostError
 from engine.host.files import parts_of
+from engine.remote import request_body
 from tests.serving import ENDLESS, ApiServer, until_idle
 from tests.tiny import CHATS, SHIP
 
@@ -182,6 +184,27 @@ def test_hints_mean_nothing_here(server: ApiServer) -> None:
     hints = {"user": "me", "store": True, "metadata": {"a": "b"}, "reasoning_effort": "low"}
     neutral = {"n": 1, "tool_choice": "auto", "service_tier": "auto", "parallel_tool_calls": False}
     assert ask(server, **hints, **neutral).octavo["ids"] == SHIP["ids"]
+
+
+def test_what_a_page_sends_to_a_server_is_taken(server: ApiServer) -> None:
+    """By engine/remote.py, with all that it can say."""
+    config = GenerateConfig(
+        temperature=1.0,
+        seed=3,
+        stop=("x",),
+        max_tokens=3,
+        logit_bias=((5, 1.0),),
+        top_k=4,
+        top_p=0.5,
+        min_p=0.1,
+        repetition_penalty=1.1,
+        presence_penalty=0.1,
+        frequency_penalty=0.1,
+    )
+    body = request_body("tiny", SHIP["messages"], config, "It")
+    assert set(body) >= {"continue_final_message", "add_generation_prompt", "top_k", "min_p"}
+    status, _, answer = post(server, json.dumps(body).encode())
+    assert status == 200 and answer.endswith(b"[DONE]\n\n")
 
 
 def test_what_else_openai_has_is_not_here(server: ApiServer, guarded: ApiServer) -> None:
