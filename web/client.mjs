@@ -171,7 +171,8 @@ export class Octavo extends Heard {
   }
 
   /**
-   * Ends the load or the answer that is running, and answers that wait for a load.
+   * Ends all that this client has asked for and that takes time: loads, answers, also those that wait
+   * for a load, embeddings, `measure` and `inspect`.
    *
    * @returns {Promise<{stopped: boolean}>}
    */

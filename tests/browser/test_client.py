@@ -103,12 +103,14 @@ def test_a_stop_before_the_engine_has_started(tiny: Chat) -> None:
           setTimeout(() => abort.abort(), 20);
           const code = await vectors.catch(({code}) => code);
           const {choices: [{finish_reason}]} = await answer;
+          const more = client.embeddings.create({model, input: 'a'}).catch(({code}) => code);
+          const {stopped} = await client.stop();
           client.close();
-          return [finish_reason, code];
+          return [finish_reason, code, stopped, await more];
         }""",
         SHIP["messages"],
     )
-    assert found == ["cancelled", "request.cancelled"]
+    assert found == ["cancelled", "request.cancelled", True, "request.cancelled"]
 
 
 def test_answers_are_generated_at_the_same_time_and_stopped_one_by_one(tiny: Chat) -> None:
