@@ -61,6 +61,7 @@ export * from "./types.mjs";
 
 const BROKEN = ["internal", "engine.stalled", "site.changed"];
 const ENCODINGS = ["float", "base64"];
+/** With the type of its event. */
 const Heard = /** @type {{new (): Heard}} */ (EventTarget);
 
 export class Octavo extends Heard {
