@@ -298,14 +298,15 @@ export class Octavo extends Heard {
    */
   async #embed(options, onProgress) {
     checkProgress(onProgress);
-    const { signal, encoding_format = "float", ...fields } = given(options);
-    if (!ENCODINGS.includes(encoding_format)) {
+    const { signal, encoding_format, ...fields } = given(options);
+    const encoding = encoding_format ?? "float";
+    if (!ENCODINGS.includes(encoding)) {
       throw new OctavoError("request.invalid", `encoding_format should be one of ${ENCODINGS.join(", ")}.`);
     }
     checkSignal(signal);
     if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
     const answer = await this.#stoppable("embed", withKey(fields), signal, onProgress);
-    if (encoding_format === "base64") return answer;
+    if (encoding === "base64") return answer;
     for (const entry of answer.data) entry.embedding = floatsOf(entry.embedding);
     return answer;
   }
