@@ -80,9 +80,10 @@ class Encoders:
         name = {"model": config.model, "name": encoder.name}
         return {**name, "memory_bytes": sum(memory.values()), "memory": memory}
 
-    def stop(self, key: int) -> bool:
-        """Stop a request; whether there was one."""
-        return key in self._tasks and self._tasks[key][1].cancel()
+    def stop(self, key: int | None = None) -> bool:
+        """Stop the request with this key, or all; whether there was one."""
+        told = [task.cancel() for k, (_, task) in self._tasks.items() if key in (None, k)]
+        return any(told)
 
     async def unload(self, model: str | None = None) -> bool:
         """Stop requests to the encoder of this name, and free it, or any; whether there was one."""

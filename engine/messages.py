@@ -68,6 +68,7 @@ def _says_nothing(message: dict[str, Any]) -> bool:
 def _message(value: Any, where: str) -> dict[str, Any]:
     message = _object(value, where)
     role = message.get("role")
+    role = "system" if role == "developer" else role  # OpenAI's newer name
     if role not in ROLES:
         raise wrong_field(f"{where}.role", f"one of {', '.join(ROLES)}", role)
     checked: dict[str, Any] = {"role": role, "content": message.get("content")}

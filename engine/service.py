@@ -200,13 +200,13 @@ class Service:
             self._unfinished.keep(key, request.remote, request)
 
     def stop(self, key: int | None = None) -> bool:
-        """Stop the answer with this key, or without one a load or all answers; returns whether
-        there was something to stop."""
+        """Stop the answer with this key, or without one a load, all answers and embeddings; returns
+        whether there was something to stop."""
         keys = [k for k, r in self._requests.items() if key in (None, k) and not r.stop.is_set()]
         for k in keys:
             self._requests[k].stop.set()
-        opening = key is None and self.stop_load()
-        return self._engine.stop(key) or opening or bool(keys)
+        others = [self.stop_load(), self._encoders.stop()] if key is None else []
+        return self._engine.stop(key) or any(others) or bool(keys)
 
     def stop_load(self) -> bool:
         """Stop a load; whether there was one."""

@@ -11,7 +11,7 @@
  *     }
  *
  * If the GPU is lost, loads and answers go on by themselves; `octavo.addEventListener("recovery",
- * ({ detail }) => ...)` hears of it: detail is a Recovery of worker/protocol.mjs.
+ * ({ detail }) => ...)` hears of it: detail is a Recovery.
  *
  * Beyond OpenAI's shape: a stopped answer keeps its text and has finish_reason "cancelled"; the
  * think part of an answer is `reasoning_content`, in the message as in deltas; the field `octavo`
@@ -34,24 +34,26 @@
  * made of an ONNX file.
  */
 
-import { complete, stream } from "./completions.mjs";
+import { Stream, complete, stream } from "./completions.mjs";
 import { Connection } from "./connection.mjs";
 import { Conversation } from "./conversation.mjs";
 import { OctavoError } from "./error.mjs";
 import {
-  absolute, addressOf, chatFields, checkSignal, given, plainMessage, textFields, withKey,
+  absolute, addressOf, chatFields, checkProgress, checkSignal, given, plainMessage, scopeOf, textFields,
+  withKey,
 } from "./options.mjs";
 import { CHAT, TEXT } from "./shapes.mjs";
 import { nothingGenerated } from "./worker/replies.mjs";
 import { VERSION } from "./worker/version.mjs";
 
-export { Conversation, OctavoError };
+export { Conversation, OctavoError, Stream };
 export * from "./types.mjs";
 
 /**
  * @import {
- *   Create, CreateText, Delta, EmbeddingOptions, Embeddings, GenerateResult, InspectOptions,
- *   Inspection, LoadOptions, LoadResult, MeasureSizes, Measurement, ModelList, Progress, Status
+ *   Base64Embeddings, Create, CreateText, Delta, Embed, EmbeddingOptions, Embeddings,
+ *   GenerateResult, Heard, InspectOptions, Inspection, LoadOptions, LoadResult, MeasureSizes,
+ *   Measurement, ModelList, Progress, Status
  * } from "./types.mjs"
  * @import { Generate, Options } from "./completions.mjs"
  * @typedef {import("./shapes.mjs").Shape} Shape
@@ -59,8 +61,10 @@ export * from "./types.mjs";
 
 const BROKEN = ["internal", "engine.stalled", "site.changed"];
 const ENCODINGS = ["float", "base64"];
+/** With the type of its event. */
+const Heard = /** @type {{new (): Heard}} */ (EventTarget);
 
-export class Octavo extends EventTarget {
+export class Octavo extends Heard {
   #connection;
   #defaults;
   /** Loads that have not ended. @type {Set<Promise<LoadResult>>} */
@@ -93,16 +97,22 @@ export class Octavo extends EventTarget {
    * or as its text came out differently, ends with `engine.moved`.
    *
    * @param {LoadOptions & {workerUrl?: string | URL, share?: boolean | "page" | "site"}} [options]
-   *   defaults for `load`, and `share`: false if absent
+   *   defaults for `load`, `share` (false if absent), and `workerUrl`, where the package's
+   *   `worker/worker.mjs` is: beside the client if absent
    */
-  constructor({ workerUrl, share = false, ...defaults } = {}) {
+  constructor(options = {}) {
     super();
+    const { workerUrl, share, ...defaults } = given(options);
     const url = workerUrl ?? new URL(`./worker/worker.mjs?version=${VERSION}`, import.meta.url);
-    this.#connection = new Connection(url, share === true ? "site" : share || "", (detail) => {
+    this.#connection = new Connection(url, scopeOf(share), (detail) => {
       this.dispatchEvent(new CustomEvent("recovery", { detail }));
     });
     this.#defaults = defaults;
-    /** Answers a conversation; leaving the loop over a stream ends its answer. */
+    /**
+     * Answers a conversation. While a model is being loaded, it waits; if that fails, it rejects, unless
+     * it names a model that is there. Leaving the loop over a stream ends its answer; one that nobody
+     * loops over goes on to its end.
+     */
     this.chat = {
       completions: {
         create: /** @type {Create} */ ((/** @type {any} */ options) =>
@@ -114,15 +124,16 @@ export class Octavo extends EventTarget {
       create: /** @type {CreateText} */ ((/** @type {any} */ options) =>
         this.#create(options, textFields, TEXT)),
     };
-    /** Vectors of texts, by an encoder. */
-    this.embeddings = { create: this.#embed.bind(this) };
+    /** Vectors of texts, of the length 1, by an encoder. */
+    this.embeddings = { create: /** @type {Embed} */ (this.#embed.bind(this)) };
   }
 
   /**
    * Loads a model; those that are loaded are replaced, unless `memory_bytes` is given. They stay, and
    * answers go on, until the new one needs memory: by then options, address, manifest, header,
    * device and limits are known to be right. A load that fails before, or is stopped, changes
-   * nothing; after one that fails later there may be no model.
+   * nothing; after one that fails later there may be no model. While one is under way, another is
+   * refused by `engine.busy`.
    *
    * @param {LoadOptions} [options] take precedence over those of the constructor
    * @param {(progress: Progress) => void} [onProgress]
@@ -148,6 +159,7 @@ export class Octavo extends EventTarget {
    * @returns {Promise<LoadResult>}
    */
   async #load(options, onProgress) {
+    checkProgress(onProgress);
     const fields = { ...this.#defaults, ...given(options) };
     if (typeof fields.model === "string") fields.model = absolute(fields.model);
     if (typeof fields.remote?.url === "string") {
@@ -160,7 +172,8 @@ export class Octavo extends EventTarget {
   }
 
   /**
-   * Ends the load or the answer that is running, and answers that wait for a load.
+   * Ends all that this client has asked for and that takes time: loads, answers, also those that wait
+   * for a load, embeddings, `measure` and `inspect`.
    *
    * @returns {Promise<{stopped: boolean}>}
    */
@@ -281,18 +294,19 @@ export class Octavo extends EventTarget {
   /**
    * @param {EmbeddingOptions} options
    * @param {(progress: Progress) => void} [onProgress] while the encoder is loaded
-   * @returns {Promise<Embeddings>}
+   * @returns {Promise<Embeddings | Base64Embeddings>}
    */
   async #embed(options, onProgress) {
-    const { signal, encoding_format = "float", user: _, ...fields } =
-      /** @type {EmbeddingOptions & {user?: string}} */ (given(options)); // OpenAI's user means nothing here
-    if (!ENCODINGS.includes(encoding_format)) {
+    checkProgress(onProgress);
+    const { signal, encoding_format, ...fields } = given(options);
+    const encoding = encoding_format ?? "float";
+    if (!ENCODINGS.includes(encoding)) {
       throw new OctavoError("request.invalid", `encoding_format should be one of ${ENCODINGS.join(", ")}.`);
     }
     checkSignal(signal);
     if (signal?.aborted) throw new OctavoError("request.cancelled", "The request was stopped.");
     const answer = await this.#stoppable("embed", withKey(fields), signal, onProgress);
-    if (encoding_format === "base64") return answer;
+    if (encoding === "base64") return answer;
     for (const entry of answer.data) entry.embedding = floatsOf(entry.embedding);
     return answer;
   }
@@ -363,7 +377,7 @@ export class Octavo extends EventTarget {
 
   /**
    * @param {Options} options
-   * @param {(options: any) => object} fieldsOf what the worker gets of them
+   * @param {(options: any) => {model?: string}} fieldsOf what the worker gets of them
    * @param {Shape} shape
    * @param {import("./conversation.mjs").Follow} [follow] sees the answer's result first
    * @returns {Promise<any>}
@@ -387,7 +401,7 @@ export class Octavo extends EventTarget {
    * Sends the request before it returns, unless a model is being loaded: that is waited for.
    *
    * @param {Options} options
-   * @param {(options: any) => object} fieldsOf
+   * @param {(options: any) => {model?: string}} fieldsOf
    * @param {(delta: Delta) => void} [onDelta]
    * @returns {Promise<GenerateResult>}
    */
@@ -400,7 +414,12 @@ export class Octavo extends EventTarget {
     const ends = signal ? AbortSignal.any([signal, answer.signal]) : answer.signal;
     this.#waiting.add(answer);
     try {
-      if (this.#loads.size) await this.#loaded(ends);
+      if (this.#loads.size) {
+        const loaded = this.#loaded(ends);
+        // a load that fails changes nothing: the model that is named may have been there before
+        const isThere = fields.model != null && this.#names.has(fields.model);
+        await (isThere ? loaded.catch(() => {}) : loaded);
+      }
     } finally {
       this.#waiting.delete(answer);
     }

@@ -50,7 +50,14 @@ export function stream(options, generate, shape, nameOf) {
   const push = (/** @type {Delta} */ delta) => arrivals.push(delta);
   // sent now, not when the loop begins: a stop() after this line must find it
   arrivals.follow(generate({ ...options, signal }, push));
-  const chunks = chunksOf(arrivals, abort, shape, nameOf);
+  const chunks = chunksOf(arrivals, shape, nameOf);
+  const end = chunks.return.bind(chunks);
+  // what leaves the loop calls it: the engine must be free afterwards, also if no chunk was asked for
+  chunks.return = async (value) => {
+    abort.abort();
+    await arrivals.result.catch(() => {});
+    return end(value);
+  };
   return Object.assign(Promise.resolve(new Stream(chunks, abort)), {
     [Symbol.asyncIterator]: () => chunks,
   });
@@ -58,11 +65,10 @@ export function stream(options, generate, shape, nameOf) {
 
 /**
  * @param {Arrivals} arrivals
- * @param {AbortController} abort
  * @param {Shape} shape
  * @param {() => string} nameOf
  */
-async function* chunksOf(arrivals, abort, shape, nameOf) {
+async function* chunksOf(arrivals, shape, nameOf) {
   const head = headOf(shape);
   let num_tokens = 0;
 
@@ -76,23 +82,17 @@ async function* chunksOf(arrivals, abort, shape, nameOf) {
     choices: [{ index: 0, ...choice, finish_reason }],
     octavo: { num_tokens },
   });
-  try {
-    for (const choice of shape.opening) yield chunk(choice);
-    for (let delta = await arrivals.next(); delta; delta = await arrivals.next()) {
-      num_tokens = delta.num_tokens;
-      yield chunk(shape.part(delta));
-    }
-    const result = await arrivals.result;
-    const { ids, timing, usage, finish_reason, handle, code } = result;
-    num_tokens = ids.length;
-    const last = chunk(shape.last(result), finish_reason);
-    const octavo = { num_tokens, ids, timing, handle, code };
-    yield { ...last, usage: withTotal(usage), octavo };
-  } finally {
-    // reached early when the caller leaves the loop: the engine must be free afterwards
-    abort.abort();
-    await arrivals.result.catch(() => {});
+  for (const choice of shape.opening) yield chunk(choice);
+  for (let delta = await arrivals.next(); delta; delta = await arrivals.next()) {
+    num_tokens = delta.num_tokens;
+    yield chunk(shape.part(delta));
   }
+  const result = await arrivals.result;
+  const { ids, timing, usage, finish_reason, handle, code } = result;
+  num_tokens = usage.completion_tokens;
+  const last = chunk(shape.last(result), finish_reason);
+  const octavo = { num_tokens, ids, timing, handle, code };
+  yield { ...last, usage: withTotal(usage), octavo };
 }
 
 /** @param {Shape} shape */

@@ -144,7 +144,7 @@ export class Connection {
   /** @param {string} reason */
   #crash(reason) {
     const hint = "Load the model again.";
-    this.end(new OctavoError("internal", `The worker failed: ${reason}.`, hint));
+    this.end(new OctavoError("internal", `The worker failed: ${reason.replace(/\.$/, "")}.`, hint));
   }
 
   /** @param {Reply} reply */

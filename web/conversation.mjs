@@ -1,9 +1,11 @@
 /** A conversation that keeps its own messages, and that can be forked. */
 
 import { OctavoError } from "./error.mjs";
+import { given } from "./options.mjs";
 import { CHAT } from "./shapes.mjs";
 
 /**
+ * @import { Stream } from "./completions.mjs"
  * @typedef {import("./types.mjs").ChatMessage} ChatMessage
  * @typedef {import("./types.mjs").TextPart} TextPart
  * @typedef {import("./types.mjs").CompletionOptions} CompletionOptions
@@ -17,8 +19,9 @@ import { CHAT } from "./shapes.mjs";
  * @typedef {string | TextPart[] | ChatMessage} Said a text is the user's; a message may be a tool's
  * @typedef {{
  *   (said: Said, options: SendOptions & {stream: true}):
- *     Promise<AsyncIterable<ChatCompletionChunk>> & AsyncIterable<ChatCompletionChunk>;
+ *     Promise<Stream<ChatCompletionChunk>> & AsyncIterable<ChatCompletionChunk>;
  *   (said: Said, options?: SendOptions & {stream?: false}): Promise<ChatCompletion>;
+ *   (said: Said, options: SendOptions): Promise<Stream<ChatCompletionChunk> | ChatCompletion>;
  * }} Send
  * @typedef {(result: Promise<GenerateResult>) => Promise<GenerateResult>} Follow
  * @typedef {(options: CompletionOptions, follow: Follow) => any} Ask
@@ -71,12 +74,15 @@ export class Conversation {
 
   /**
    * @param {Said} said
-   * @param {SendOptions} [options]
+   * @param {CompletionOptions} [options]
    */
   #send(said, options) {
     if (this.#isAnswering) {
       const hint = "Stop it, wait until it has ended, or ask a fork.";
       throw new OctavoError("engine.busy", "The conversation has an answer under way.", hint);
+    }
+    if (given(options ?? {}).messages != null) {
+      throw new OctavoError("request.invalid", "A conversation keeps its own messages.");
     }
     const isContent = typeof said === "string" || Array.isArray(said);
     const question = isContent ? { role: "user", content: said } : said;

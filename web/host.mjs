@@ -23,13 +23,20 @@ const HEARD_MS = 200; // until others have heard of a crash, and do not try the 
  * @param {string | URL} url
  * @param {(message: any) => void} hear what it says
  * @param {(reason: string) => void} crash it does not run, or does not go on
+ * @returns {Pick<Worker, "postMessage" | "terminate">}
  */
 export function startWorker(url, hear, crash) {
-  const worker = new Worker(url, { type: "module", name: "octavo" });
+  let worker;
+  try {
+    worker = new Worker(url, { type: "module", name: "octavo" });
+  } catch (error) { // of another origin, or no address
+    queueMicrotask(() => crash(/** @type {Error} */ (error).message));
+    return { postMessage() {}, terminate() {} };
+  }
   worker.onmessage = ({ data }) => hear(data);
   worker.onerror = (event) => {
     event.preventDefault?.();
-    crash(event.message || "its script could not be loaded");
+    crash(event.message || `its script could not be loaded from ${url}`);
   };
   worker.onmessageerror = () => crash("a message could not be read");
   return worker;

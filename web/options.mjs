@@ -9,27 +9,17 @@ import { OctavoError } from "./error.mjs";
  * @typedef {import("./types.mjs").TextOptions} TextOptions
  */
 
-/** OpenAI's options that are refused, unless they have the value that changes nothing. */
-const REFUSED = {
-  n: 1, tool_choice: null, functions: null, audio: null, modalities: null, best_of: 1, echo: false, suffix: null,
-};
-/** OpenAI's other options that mean nothing here, or are no more than a hint. */
-const IGNORED = [
-  "function_call", "metadata", "moderation", "parallel_tool_calls", "prediction", "prompt_cache_key",
-  "prompt_cache_options", "prompt_cache_retention", "reasoning_effort", "safety_identifier",
-  "service_tier", "store", "stream_options", "user", "verbosity", "web_search_options",
-];
 /** Options that are not the worker's: all others are, and it says what is wrong with them. */
-const OWN = [...Object.keys(REFUSED), ...IGNORED, "max_completion_tokens", "signal", "stream"];
+const OWN = ["max_completion_tokens", "signal", "stream"];
+/** Fields of all requests, which no option overrules. */
+const OF_REQUESTS = ["id", "kind"];
 
 /** Of an answer to messages. @param {CompletionOptions} options */
 export function chatFields(options) {
-  const { continues, tools } = options;
-  if (continues == null && !Array.isArray(options.messages)) {
-    throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
-  }
-  const messages = continues == null ? options.messages?.map(plainMessage) : undefined;
-  return generateFields(options, { messages, tools });
+  const { continues, messages } = options;
+  if (Array.isArray(messages)) return generateFields(options, { messages: messages.map(plainMessage) });
+  if (continues != null && messages == null) return generateFields(options, {});
+  throw new OctavoError("request.invalid", 'The option "messages" must be a list.');
 }
 
 /** Of an answer that goes on with a raw text. @param {TextOptions} options */
@@ -38,8 +28,7 @@ export function textFields(options) {
   if (continues == null && typeof prompt !== "string" && !Array.isArray(prompt)) {
     throw new OctavoError("request.invalid", 'The option "prompt" must be a text or token ids.');
   }
-  const told = logprobs == null ? {} : { logprobs: true, top_logprobs: logprobs };
-  return generateFields(options, { prompt: continues == null ? prompt : undefined, ...told });
+  return generateFields(options, logprobs == null ? {} : { logprobs: true, top_logprobs: logprobs });
 }
 
 /**
@@ -47,11 +36,8 @@ export function textFields(options) {
  * @param {object} others fields of the request, which no option overrules
  */
 function generateFields(options, others) {
-  for (const [name, neutral] of Object.entries(REFUSED)) {
-    const value = /** @type {any} */ (options)[name];
-    if (value != null && value !== neutral) {
-      throw new OctavoError("request.invalid", `The option "${name}" is not supported.`);
-    }
+  if (!isSwitch(options.stream)) {
+    throw new OctavoError("request.invalid", 'The option "stream" must be true or false.');
   }
   const max_tokens = options.max_completion_tokens ?? options.max_tokens;
   const fields = Object.entries({ ...withKey(options), max_tokens, ...others });
@@ -100,8 +86,35 @@ export function withKey(options) {
  */
 export function given(options) {
   if (options == null) return /** @type {T} */ ({});
-  if (typeof options === "object") return options;
-  throw new OctavoError("request.invalid", `The options must be an object, not ${JSON.stringify(options)}.`);
+  if (typeof options !== "object") {
+    throw new OctavoError("request.invalid", `The options must be an object, not ${JSON.stringify(options)}.`);
+  }
+  const wrong = OF_REQUESTS.find((name) => name in options);
+  if (wrong) throw new OctavoError("request.invalid", `The option "${wrong}" is unknown.`);
+  return options;
+}
+
+/**
+ * How far an engine is shared. OctavoError request.invalid for what is none of the ways.
+ *
+ * @param {unknown} share
+ * @returns {"" | "page" | "site"}
+ */
+export function scopeOf(share) {
+  if (isSwitch(share)) return share ? "site" : "";
+  if (share === "page" || share === "site") return share;
+  throw new OctavoError("request.invalid", 'The option "share" must be true, false, "page" or "site".');
+}
+
+/** @param {unknown} onProgress */
+export function checkProgress(onProgress) {
+  if (onProgress == null || typeof onProgress === "function") return;
+  throw new OctavoError("request.invalid", "What hears of the progress must be a function.");
+}
+
+/** @param {unknown} value */
+function isSwitch(value) {
+  return value == null || typeof value === "boolean";
 }
 
 /** @param {unknown} signal */

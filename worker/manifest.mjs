@@ -132,13 +132,14 @@ function isEntry(entry) {
 /**
  * @param {string} text
  * @param {string} otherwise what to say if it is none
+ * @param {string} [hint]
  * @returns {any}
  */
-function parseJson(text, otherwise) {
+function parseJson(text, otherwise, hint) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new ShardError("manifest.invalid", otherwise);
+    throw new ShardError("manifest.invalid", otherwise, hint);
   }
 }
 
@@ -148,8 +149,9 @@ function parseJson(text, otherwise) {
  * @returns {Manifest}
  */
 export function parseManifest(text, mayLackHashes) {
+  const hint = "Give the address of a manifest (.json) or of a .gguf file.";
   /** @type {Manifest} */
-  const manifest = parseJson(text, "The model manifest is not JSON.");
+  const manifest = parseJson(text, "The model manifest is not JSON.", hint);
   const shards = manifest?.shards;
   const areShards = Array.isArray(shards) && shards.length > 0 &&
     shards.every((shard) => isShard(shard, mayLackHashes));

@@ -39,9 +39,10 @@
  * where it ended only if the server does. `tools`, `logprobs`, `context_full` "slide", `measure` and
  * `inspect` are for models here.
  *
- * A request with a field that its kind does not have is refused by `request.invalid`. A `load` that
- * fails, or is stopped, before it needs memory leaves everything as it was: until then options, address,
- * manifest, header, device and limits are checked, while answers go on.
+ * A request with a field that its kind does not have is refused by `request.invalid`; OpenAI's hints
+ * mean nothing (engine/fields.py). A `load` that fails, or is stopped, before it needs memory leaves
+ * everything as it was: until then options, address, manifest, header, device and limits are checked,
+ * while answers go on.
  *
  * A stopped `generate` ends with its own result (`finish_reason: "cancelled"`); a stopped `load`
  * ends with the error `request.cancelled`, and so do a stopped `inspect` and `measure`.
@@ -71,7 +72,7 @@
  * @typedef {"auto" | "f32" | "q16" | "q8"} Activations whether they may be rounded to integers
  *
  * @typedef {object} Message checked by engine/messages.py
- * @property {string} role "system", "user", "assistant" or "tool"
+ * @property {string} role "system" (or "developer"), "user", "assistant" or "tool"
  * @property {string | null} [content] needed, unless there are tool_calls
  * @property {string} [name]
  * @property {string} [reasoning_content] of an assistant message: its think part
@@ -314,6 +315,7 @@
  * @property {number} [skeleton_tokens_per_s] replays a second of the decode plan with idle kernels
  *   in place of all that are no matrix products
  * @property {{tokens: number, ms: number}} [encoded] of the text, if there was one
+ * @property {number} chunk tokens in a chunk of the prompt, at the end
  * @property {number} burst decode steps in a burst, at the end
  * @property {Record<string, number>} memory bytes by label
  * @property {Record<string, [string, number, number][]>} kernels of the prefill and decode plans:

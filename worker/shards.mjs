@@ -75,6 +75,9 @@ export class ShardStore {
     const areFiles = files.length > 0 && files.every((file) => file instanceof File);
     const key = areFiles ? keyOfFiles(files) : /** @type {string | undefined} */ (model);
     if (areFiles) this.#files.set(String(key), files);
+    else if (model && typeof model === "object") {
+      throw new ShardError("request.invalid", "model should be an id, an address, a File or several.");
+    }
     if (keep != null && typeof keep !== "boolean") {
       throw new ShardError("request.invalid", "keep should be true or false.");
     }

@@ -14,6 +14,7 @@ import { memory } from "./memory.mjs";
 import { Outbox } from "./outbox.mjs";
 import { Remote } from "./remote.mjs";
 import { errorReply, isId, nothingGenerated, refusalOf, resultReply, saysOnly } from "./replies.mjs";
+import { STOPPABLE } from "./routes.mjs";
 import { ShardStore, checkSecure } from "./shards.mjs";
 import { ShardError } from "./transfer.mjs";
 import { VERSION } from "./version.mjs";
@@ -231,8 +232,7 @@ function answerEarly(request) {
     case "stop":
       if (request.target != null && !isId(request.target)) return false; // Python says why
       reply(resultReply(request.id, { stopped: cancelQueued(({ id, kind }) =>
-        request.target == null ? kind === "load" || kind === "generate"
-          : id === request.target) }));
+        request.target == null ? STOPPABLE.includes(kind) : id === request.target) }));
       return true;
     case "reset":
       cancelQueued(({ kind }) => kind === "generate");

@@ -28,6 +28,7 @@ from engine.messages import parse_request
 
 MAX_BODY = 8 << 20  # bytes
 CONVERSATIONS = 4  # of a whole context that are kept at most
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 Endpoint = Callable[["Api", Request], Awaitable[Response]]
 
 
@@ -108,6 +109,7 @@ class Api:
                 Route(path, endpoint, methods=[method, "OPTIONS"], middleware=cors)
                 for path, (endpoint, method) in endpoints.items()
             ),
+            Route("/v1/{path:path}", self.unknown, methods=METHODS, middleware=cors),
         ]
 
     async def health(self, request: Request) -> Response:
@@ -126,6 +128,13 @@ class Api:
         """The one model."""
         self._check_model(request.path_params["model"])
         return JSONResponse(self._described())
+
+    @_answered
+    async def unknown(self, request: Request) -> Response:
+        """What else OpenAI has under /v1 is not here."""
+        asked = f"There is no {request.method} {request.url.path} here."
+        hint = "There are GET /v1/models and POST /v1/chat/completions."
+        raise OctavoError("request.unknown", asked, hint)
 
     def _described(self) -> dict[str, Any]:
         owner = {"created": self._created, "owned_by": "octavo"}

@@ -8,48 +8,36 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from engine.config import check_names
 from engine.errors import OctavoError, wrong_field
+from engine.fields import FIELDS, own_fields
 
-# What a request may say goes to the engine as it is, which checks it.
-FIELDS = (
-    *("tools", "temperature", "seed", "stop", "context_full", "top_k", "top_p", "min_p"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
-    *("logprobs", "top_logprobs", "response_format"),
-)
-# Others would change the answer, so only what changes nothing is let through.
-HARMLESS: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "tool_choice": ("auto",),
-    "functions": (),
-    "function_call": (),
-    "audio": (),
-    "modalities": (["text"],),
-}
+# What a request may say goes to the engine as it is, which checks it; but nobody goes on with
+# another one's answer.
+SENT = frozenset(FIELDS["generate"]) - {"model", "prompt", "continues"}
+TAKEN = frozenset({"model", "stream", "max_completion_tokens"})  # here, and does not go there
+# vLLM's, which engine/remote.py sends with a continuation: here that is answered anew.
+TOLERATED = frozenset({"add_generation_prompt", "continue_final_message"})
 
 
 def generate_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a ``generate`` request. Raises OctavoError request.invalid for options that
     there are not."""
-    for name, harmless in HARMLESS.items():
-        if body.get(name) is not None and body[name] not in harmless:
-            raise OctavoError("request.invalid", f"The option {name} is not supported.")
-    fields = {name: body[name] for name in FIELDS if body.get(name) is not None}
-    most = body.get("max_completion_tokens")
-    most = body.get("max_tokens") if most is None else most
-    messages = body.get("messages")
+    said = {name: value for name, value in body.items() if value is not None}
+    said = own_fields("generate", said)
+    check_names(said, SENT | TAKEN | TOLERATED)
+    fields = {name: value for name, value in said.items() if name in SENT}
+    if "max_completion_tokens" in said:
+        fields["max_tokens"] = said["max_completion_tokens"]
+    messages = fields.get("messages")
     if isinstance(messages, list):
         messages = [_plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
-    return fields | {"messages": messages} | ({} if most is None else {"max_tokens": most})
+    return fields | {"messages": messages}
 
 
 def _plain(message: Any, where: str) -> Any:
-    """A message with one text for the parts of its content, and without OpenAI's newer name of the
-    system's role."""
-    if not isinstance(message, dict):
-        return message
-    if message.get("role") == "developer":
-        message = {**message, "role": "system"}
-    parts = message.get("content")
+    """A message with one text for the parts of its content."""
+    parts = message.get("content") if isinstance(message, dict) else None
     if not isinstance(parts, list):
         return message
     for part in parts:
@@ -141,7 +129,13 @@ def event(data: Mapping[str, Any] | str) -> bytes:
 
 
 # What is none of these went wrong here.
-STATUS = {"request.token": 401, "request.origin": 403, "model.unknown": 404, "engine.busy": 503}
+STATUS = {
+    "request.token": 401,
+    "request.origin": 403,
+    "request.unknown": 404,
+    "model.unknown": 404,
+    "engine.busy": 503,
+}
 ASKED_WRONG = ("request.", "prompt.", "template.")
 
 

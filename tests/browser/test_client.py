@@ -103,12 +103,14 @@ def test_a_stop_before_the_engine_has_started(tiny: Chat) -> None:
           setTimeout(() => abort.abort(), 20);
           const code = await vectors.catch(({code}) => code);
           const {choices: [{finish_reason}]} = await answer;
+          const more = client.embeddings.create({model, input: 'a'}).catch(({code}) => code);
+          const {stopped} = await client.stop();
           client.close();
-          return [finish_reason, code];
+          return [finish_reason, code, stopped, await more];
         }""",
         SHIP["messages"],
     )
-    assert found == ["cancelled", "request.cancelled"]
+    assert found == ["cancelled", "request.cancelled", True, "request.cancelled"]
 
 
 def test_answers_are_generated_at_the_same_time_and_stopped_one_by_one(tiny: Chat) -> None:
@@ -225,6 +227,19 @@ WRONG = """[
   () => octavo.tokenize("a", {modle: "x"}),
   () => octavo.detokenize([5], {modle: "x"}),
   () => octavo.conversation({temprature: 1}).send("hi"),
+  () => octavo.conversation().send("hi", {messages: HI}),
+  () => octavo.conversation().send("hi", {continues: 1}),
+  () => octavo.load({id: 5}),
+  () => octavo.load({kind: "stop"}),
+  () => octavo.load({model: "models/tiny/manifest.json"}, 7),
+  () => octavo.embeddings.create({model: "x", input: "a", id: 5}),
+  () => octavo.chat.completions.create({messages: HI, id: 5}),
+  () => octavo.chat.completions.create({messages: HI, continues: 1}),
+  () => octavo.chat.completions.create({messages: HI, tool_choice: "required"}),
+  () => octavo.chat.completions.create({messages: HI, stream: "yes"})[Symbol.asyncIterator]().next()
+    .then(() => octavo.chat.completions.create({messages: HI, stream: 0})),
+  () => new octavo.constructor("cpu"),
+  () => new octavo.constructor({share: "tab"}),
 ]"""
 # What code for OpenAI's client may say; it changes nothing here.
 HINTS = """{
@@ -250,11 +265,29 @@ def test_wrong_types_are_refused(tiny: Chat) -> None:
           }}
           const load = octavo.load({{model: 7}});
           await new Promise((done) => setTimeout(done, 50));
+          const blob = await octavo.load({{model: new Blob(["GGUF"])}}).catch((e) => e.message);
+          codes["a Blob is told from a file"] = /a File/.test(blob) ? "request.invalid" : blob;
           codes["is heard of late, and the page does not throw"] = await load.catch((e) => e.code);
           return codes;
         }}"""
     )
     assert {call: code for call, code in found.items() if code != "request.invalid"} == {}
+
+
+def test_a_load_that_fails_keeps_no_answer_of_a_model_that_is_there(tiny: Chat) -> None:
+    named, unnamed = tiny.page.evaluate(
+        """async (messages) => {
+          const load = octavo.load({model: 'models/none/manifest.json'}).catch(({code}) => code);
+          const ask = (options) =>
+            octavo.chat.completions.create({messages, max_tokens: 5, ...options});
+          const named = ask({model: 'models/tiny/manifest.json'});
+          const unnamed = ask().catch(({code}) => code);  // may have meant the other
+          await load;
+          return [(await named).octavo.ids, await unnamed];
+        }""",
+        SHIP["messages"],
+    )
+    assert (named, unnamed) == (SHIP["ids"][:5], "shard.network")
 
 
 @pytest.mark.parametrize("when", ["at once", "after the refusal"])

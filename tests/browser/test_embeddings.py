@@ -32,7 +32,8 @@ EMBED = """async ({ device, input }) => {
   const { Octavo } = await import('/client.mjs');
   globalThis.octavo ??= new Octavo();
   const model = 'models/encoder/manifest.json';
-  const answer = await octavo.embeddings.create({ model, input, device, user: 'me' });
+  const hints = { user: 'me', encoding_format: null };
+  const answer = await octavo.embeddings.create({ model, input, device, ...hints });
   const failure = await octavo.embeddings.create({ model, input: 3 }).catch((error) => error.code);
   return { answer, failure };
 }"""

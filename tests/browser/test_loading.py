@@ -203,6 +203,27 @@ def test_a_load_ends_at_once_however_busy_the_worker_is(open_chat: Open) -> None
     assert ended == "request.cancelled"
 
 
+def test_a_worker_that_cannot_be_started_is_an_error(open_chat: Open) -> None:
+    found = open_chat("model=models/none.json&device=cpu").page.evaluate(
+        """async () => {
+          const {Octavo} = await import('./client.mjs');
+          const found = [];
+          for (const workerUrl of ['https://example.com/worker.mjs', 'http://[', 'none.mjs']) {
+            for (const share of [false, 'page']) {
+              const client = new Octavo({workerUrl, share});
+              const load = client.load().catch(({code, message}) => [code, message]);
+              const late = new Promise((resolve) => setTimeout(() => resolve(['late', '']), 60000));
+              found.push([workerUrl, ...await Promise.race([load, late])]);
+              client.close();
+            }
+          }
+          return found;
+        }"""
+    )
+    for address, code, message in found:
+        assert code == "internal" and address in message and not message.endswith("..")
+
+
 def test_a_model_that_came_when_its_load_was_stopped_already_is_not_kept(open_chat: Open) -> None:
     """The page is busy until the load has ended, and stops it before it hears of that."""
     page = open_chat("model=models/none.json&device=cpu").page

@@ -2,7 +2,8 @@
 
 import { Octavo, OctavoError } from "octavo";
 import type {
-  ChatCompletion, ChatCompletionChunk, Conversation, LoadOptions, LoadResult, TextCompletion,
+  ChatCompletion, ChatCompletionChunk, CompletionOptions, Conversation, LoadOptions, LoadResult, Recovery,
+  Stream, TextCompletion, TextOptions,
 } from "octavo";
 
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
@@ -27,6 +28,20 @@ for await (const chunk of octavo.chat.completions.create({ messages, stream: tru
   console.log(isChunk, text);
 }
 
+async function eitherWay(chat: CompletionOptions, raw: TextOptions, stream: boolean) {
+  const answer: Stream<ChatCompletionChunk> | ChatCompletion = await octavo.chat.completions.create(chat);
+  await octavo.completions.create(raw);
+  await octavo.conversation().send("Where?", { stream });
+  if ("controller" in answer) answer.controller.abort();
+}
+const hear = ({ detail }: CustomEvent<Recovery>) => console.log(detail.losses);
+octavo.addEventListener("recovery", hear, { once: true });
+octavo.addEventListener("recovery", ({ detail }) => {
+  const isState: Same<typeof detail, Recovery> = true;
+  console.log(isState, detail.state === "moved");
+});
+octavo.removeEventListener("recovery", hear);
+
 const { signal } = new AbortController();
 const raw: TextCompletion = await octavo.completions.create({ prompt: [1, 2], signal, logprobs: 2 });
 for await (const chunk of octavo.completions.create({ prompt: "Once", stream: true })) {
@@ -40,6 +55,8 @@ const { calls, top } = await octavo.inspect({ messages, top: 3, signal });
 const largest: number = calls[0].layer === null ? calls[0].high : top[0].probability;
 const embeddings = await octavo.embeddings.create({ model: "encoder/manifest.json", input: ["a"] });
 const vector: number[] = embeddings.data[0].embedding;
+const asText = await octavo.embeddings.create({ model: "a", input: "a", encoding_format: "base64" });
+const base64: string = asText.data[0].embedding;
 const { models } = await octavo.models();
 const bytes: number = models[0].kept_bytes;
 const conversation: Conversation = octavo.conversation({ messages, temperature: 0.7 });
@@ -50,8 +67,12 @@ for await (const chunk of conversation.fork(2).send([{ type: "text", text: "Why?
 }
 const error = new OctavoError("internal", "It failed.");
 const hint: string = error.hint;
-console.log(context, isContext, reason, ids, raw, areTokens, text, largest, bytes, hint, vector);
+(await conversation.send("Why?", { stream: true })).controller.abort();
+console.log(context, isContext, reason, ids, raw, areTokens, text, largest, bytes, hint, vector, base64);
+console.log(eitherWay);
 
+// @ts-expect-error an event of another name has no details
+octavo.addEventListener("recovered", ({ detail }) => console.log(detail));
 // @ts-expect-error a device of another name
 await octavo.load({ device: "tpu" });
 // @ts-expect-error a conversation is a list

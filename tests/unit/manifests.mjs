@@ -1,5 +1,5 @@
 // Answers lines of standard input, each ["kind", ...texts] in JSON, with what worker/manifest.mjs
-// makes of them: {"ok": value}, or {"code", "message"} of the error.
+// makes of them: {"ok": value}, or {"code", "message", "hint"} of the error.
 import { createInterface } from "node:readline";
 
 import { findModel, parseCatalogue, parseManifest } from "../../worker/manifest.mjs";
@@ -17,7 +17,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   try {
     answer = { ok: ACTIONS[kind](...texts) };
   } catch (error) {
-    answer = { code: error.code ?? null, message: String(error.message) };
+    answer = { code: error.code ?? null, message: String(error.message), hint: error.hint };
   }
   process.stdout.write(`${JSON.stringify(answer)}\n`);
 }

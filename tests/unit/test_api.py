@@ -13,11 +13,13 @@ from typing import Any
 import openai
 import pytest
 
+from engine.config import GenerateConfig
 from engine.errors import OctavoError
 from engine.host.access import Access
 from engine.host.completions import Shape, event, generate_fields
 from engine.host.errors import HostError
 from engine.host.files import parts_of
+from engine.remote import request_body
 from tests.serving import ENDLESS, ApiServer, until_idle
 from tests.tiny import CHATS, SHIP
 
@@ -170,8 +172,51 @@ def test_options_reach_the_engine(server: ApiServer) -> None:
     part = [{"role": "user", "content": [{"type": "text", "text": "a"}]}]
     assert generate_fields({"messages": part})["messages"][0]["content"] == "a"
     assert generate_fields({"max_completion_tokens": 4, "max_tokens": 3})["max_tokens"] == 4
-    told = [{"role": "developer", "content": "Be brief."}]
-    assert generate_fields({"messages": told})["messages"][0]["role"] == "system"
+    told = {"role": "system", "content": "Be brief."}
+    asked = (
+        {**SHIP, "messages": [said, *SHIP["messages"]]}
+        for said in (told, {**told, "role": "developer"})
+    )
+    assert len({ask(server, prompt).octavo["ids"][0] for prompt in asked}) == 1
+
+
+def test_hints_mean_nothing_here(server: ApiServer) -> None:
+    hints = {"user": "me", "store": True, "metadata": {"a": "b"}, "reasoning_effort": "low"}
+    neutral = {"n": 1, "tool_choice": "auto", "service_tier": "auto", "parallel_tool_calls": False}
+    assert ask(server, **hints, **neutral).octavo["ids"] == SHIP["ids"]
+
+
+def test_what_a_page_sends_to_a_server_is_taken(server: ApiServer) -> None:
+    """By engine/remote.py, with all that it can say."""
+    config = GenerateConfig(
+        temperature=1.0,
+        seed=3,
+        stop=("x",),
+        max_tokens=3,
+        logit_bias=((5, 1.0),),
+        top_k=4,
+        top_p=0.5,
+        min_p=0.1,
+        repetition_penalty=1.1,
+        presence_penalty=0.1,
+        frequency_penalty=0.1,
+    )
+    body = request_body("tiny", SHIP["messages"], config, "It")
+    assert set(body) >= {"continue_final_message", "add_generation_prompt", "top_k", "min_p"}
+    status, _, answer = post(server, json.dumps(body).encode())
+    assert status == 200 and answer.endswith(b"[DONE]\n\n")
+
+
+def test_what_else_openai_has_is_not_here(server: ApiServer, guarded: ApiServer) -> None:
+    with pytest.raises(openai.NotFoundError) as refused:
+        client(server).embeddings.create(model="tiny", input="a")
+    assert refused.value.code == "request.unknown"
+    assert "POST /v1/embeddings" in refused.value.message
+    with pytest.raises(openai.NotFoundError):
+        client(server).responses.create(model="tiny", input="a")
+    assert code_of(post(server, b"", method="GET")) == (404, "request.unknown")
+    assert code_of(post(server, b"", "models/", method="PUT")) == (404, "request.unknown")
+    assert code_of(post(guarded, b"{}", "embeddings")) == (401, "request.token")
 
 
 def test_models(server: ApiServer) -> None:
@@ -190,6 +235,11 @@ def test_models(server: ApiServer) -> None:
     [
         ({"temperature": -1.0}, "request.invalid", "temperature"),
         ({"n": 2}, "request.invalid", "n is not supported"),
+        ({"temprature": 1}, "request.invalid", "is 'temperature' meant?"),
+        ({"max_token": 1}, "request.invalid", "is 'max_tokens' meant?"),
+        ({"continues": 0}, "request.invalid", "'continues' is unknown"),
+        ({"prompt": "a"}, "request.invalid", "'prompt' is unknown"),
+        ({"id": 5}, "request.invalid", "'id' is unknown"),
         ({"messages": []}, "prompt.empty", ""),
         ({"messages": [{"role": "user", "content": "a " * 4000}]}, "prompt.too_long", "tokens"),
         ({"stream_options": 3}, "request.invalid", "stream_options"),

@@ -35,6 +35,12 @@ def test_it_says_why_each_header_is_there() -> None:
     assert re.findall(r"^\| `(\S+)` \|", told[1], re.M) == list(site_headers(ROOT / "web"))
 
 
+def test_it_says_how_the_examples_copy_the_package() -> None:
+    config = (ROOT / "tests/examples/vite.config.mjs").read_text(encoding="utf-8")
+    copy = re.search(r"viteStaticCopy\(\{.*\}\)", config)
+    assert copy and copy[0] in PAGE
+
+
 def test_it_names_the_fields_of_the_catalogue() -> None:
     entries = json.loads((ROOT / "web/models.json").read_text(encoding="utf-8"))["models"]
     told = re.search(r"\| field \| \|\n(.*?)\n\n", PAGE, re.S)

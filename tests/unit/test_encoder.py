@@ -197,6 +197,25 @@ def test_requests_without_what_they_need(folder: Path, fields: dict[str, Any]) -
     assert reply["error"]["code"] == "request.invalid"
 
 
+@pytest.mark.parametrize("target", [0, None])
+def test_a_stop_ends_embeddings(folder: Path, target: int | None) -> None:
+    """A targeted one, and one of all that runs."""
+    asked = {"kind": "embed", "model": "e", "input": "w1"}
+
+    async def run() -> list[dict[str, Any]]:
+        replies: list[dict[str, Any]] = []
+        worker = Worker(FolderHost(folder), lambda text: replies.append(json.loads(text)))
+        worker.handle(json.dumps({"id": 0, **asked}))
+        worker.handle(json.dumps({"id": 1, "kind": "stop", "target": target}))
+        while sum(reply["kind"] in ("result", "error") for reply in replies) < 2:
+            await asyncio.sleep(0)
+        return sorted(replies, key=lambda reply: int(reply["id"]))
+
+    ended, stopped = (r for r in asyncio.run(run()) if r["kind"] in ("result", "error"))
+    assert stopped["value"] == {"stopped": True}
+    assert ended["error"]["code"] == "request.cancelled"
+
+
 def test_a_request_is_stopped(folder: Path) -> None:
     async def run() -> None:
         encoders = Encoders(FolderHost(folder), Memory())

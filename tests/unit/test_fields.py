@@ -4,13 +4,15 @@ pen is refused."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from typing import Any
 
 import pytest
+from openai.resources import chat, completions, embeddings
 
 from engine.errors import OctavoError
-from engine.fields import FIELDS, TAKEN_BEFORE, check_request
+from engine.fields import FIELDS, HINTS, NEUTRAL, TAKEN_BEFORE, check_request
 from tests.conftest import ROOT
 from tests.tiny import HELLO, SHIP
 from tests.unit.worker_client import Client
@@ -31,13 +33,14 @@ OPTIONS = {  # and those of the client
 }
 
 
-def properties(path: str, names: list[str]) -> set[str]:
-    """Of types that are written down one property a line."""
+def properties(path: str, names: list[str], *, needed: bool = False) -> set[str]:
+    """Of types that are written down one property a line; those that may not be absent."""
     text = (ROOT / path).read_text(encoding="utf-8")
     found: set[str] = set()
     for name in names:
         body = text.split(f"@typedef {{object}} {name}", 1)[1].split("@typedef", 1)[0]
-        found |= set(re.findall(r"@property \{.*?\} \[?(\w+)\]?", body, re.DOTALL))
+        pairs = re.findall(r"@property \{.*?\}[\s*]+(\[?)(\w+)\]?(?: |$)", body, re.DOTALL | re.M)
+        found |= {name for optional, name in pairs if not (needed and optional)}
     assert found
     return found
 
@@ -55,6 +58,74 @@ def test_the_clients_types_say_what_may_be_said(kind: str) -> None:
     may = set(FIELDS[kind]) | set(TAKEN_BEFORE[kind])
     assert said <= may
     assert may - said <= {"share", "workerUrl"}, "those are the constructor's"
+
+
+@pytest.mark.parametrize(
+    ("kind", "create", "lacking"),
+    [
+        ("generate", chat.completions.Completions.create, set()),
+        ("generate", completions.Completions.create, set()),
+        ("embed", embeddings.Embeddings.create, {"dimensions"}),
+    ],
+)
+def test_openais_options_are_known(kind: str, create: Any, lacking: set[str]) -> None:
+    """All that its client can say is taken, refused where it would change the answer, or a hint."""
+    said = set(inspect.signature(create).parameters) - {"self", "timeout"}
+    said = {name for name in said if not name.startswith("extra_")}
+    neutral = set(NEUTRAL) if kind == "generate" else set()
+    assert said - {*FIELDS[kind], *TAKEN_BEFORE[kind], *HINTS[kind], *neutral} == lacking
+
+
+@pytest.mark.parametrize("name", HINTS["generate"])
+def test_hints_mean_nothing(name: str) -> None:
+    for value in ("low", 3, {"a": ["b"]}, None):
+        check_request("generate", {"id": 1, "kind": "generate", "messages": [], name: value})
+    with pytest.raises(OctavoError, match="is unknown"):
+        check_request("measure", {"id": 1, "kind": "measure", name: "low"})
+
+
+def test_what_would_change_the_answer_is_refused() -> None:
+    harmless = {name: next(iter(values), None) for name, values in NEUTRAL.items()}
+    check_request("generate", {"id": 1, "kind": "generate", **harmless})
+    other = {
+        "tool_choice": "required",
+        "functions": [],
+        "audio": {},
+        "suffix": "",
+        "n": 2,
+        "echo": True,
+    }
+    for name, value in other.items():
+        with pytest.raises(OctavoError, match=f"{name} is not supported") as caught:
+            check_request("generate", {"id": 1, "kind": "generate", name: value})
+        assert caught.value.code == "request.invalid"
+
+
+def test_results_have_what_the_protocol_says() -> None:
+    async def run() -> dict[str, dict[str, Any]]:
+        client = Client()
+        got = {"EngineLoadResult": await client.ask("load")}
+        told = {"logprobs": True, "messages": HELLO, "max_tokens": 8}
+        got["GenerateResult"] = await client.ask("generate", **told)
+        sizes = {"prefill": 8, "context": 8, "steps": 2, "text": "a"}
+        got["Measurement"] = await client.ask("measure", **sizes)
+        got["Inspection"] = await client.ask("inspect", messages=HELLO)
+        got["Status"] = await client.ask("status")
+        return {name: reply["value"] for name, reply in got.items()}
+
+    got = asyncio.run(run())
+    got |= {
+        "DeviceInfo": got["Status"]["device"],
+        "ModelInfo": got["Status"]["model"],
+        "ModelStatus": got["Status"]["models"][0],
+        "KvStatus": got["Status"]["kv"],
+        "Usage": got["GenerateResult"]["usage"],
+        "Timing": got["GenerateResult"]["timing"],
+        "InspectedCall": got["Inspection"]["calls"][0],
+    }
+    for name, value in got.items():
+        needed = properties("worker/protocol.mjs", [name], needed=True)
+        assert needed <= set(value) <= properties("worker/protocol.mjs", [name]), name
 
 
 def test_every_kind_of_request_has_its_fields() -> None:

@@ -135,6 +135,7 @@ def check(ask: Ask, text: str, right: bool) -> None:
 
 def test_a_good_manifest_passes(ask: Ask) -> None:
     assert ask("manifest", json.dumps(GOOD)) == {"ok": 22}
+    assert ".gguf" in ask("manifest", "<!doctype html>")["hint"], "a page came"
     assert is_right(GOOD) and engine_takes(json.dumps(GOOD))
 
 

@@ -76,6 +76,11 @@ def test_what_says_nothing_is_left_out() -> None:
     assert check_tools({"tools": []}) is check_tools({"tools": None}) is check_tools({}) is None
 
 
+def test_a_developer_is_the_system() -> None:
+    told = {"role": "developer", "content": "Be brief."}
+    assert checked(told, USER) == [{**told, "role": "system"}, USER]
+
+
 @pytest.mark.parametrize(
     ("messages", "field"),
     [
