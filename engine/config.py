@@ -117,8 +117,7 @@ class LoadConfig:
         device, remote = _one_of(message, "device", DEVICES), message.get("remote")
         if device == "remote" and remote is None:
             raise OctavoError("request.invalid", "The device remote needs a remote with a url.")
-        if message.get("kv_tokens") is not None and message.get("kv_bytes") is not None:
-            raise OctavoError("request.invalid", "Give kv_tokens or kv_bytes, not both of them.")
+        only_one(message, "kv_tokens", "kv_bytes")
         return cls(
             model=_text(message, "model", cls.model),
             device=cast(DeviceChoice, device),
@@ -226,6 +225,14 @@ def check_names(said: Iterable[str], known: Collection[str], others: Collection[
             near = get_close_matches(name, sorted({*known, *others} - {name}), 1)
             meant = f": is {near[0]!r} meant?" if near else "."
             raise OctavoError("request.invalid", f"The option {shown(name)} is unknown{meant}")
+
+
+def only_one(message: Mapping[str, Any], *names: str) -> str | None:
+    """Which of these fields a request has, if any; OctavoError request.invalid if it has two."""
+    given = [name for name in names if message.get(name) is not None]
+    if len(given) > 1:
+        raise OctavoError("request.invalid", f"Give {given[0]} or {given[1]}, not both of them.")
+    return given[0] if given else None
 
 
 def recommended(metadata: Mapping[str, Any]) -> dict[str, float]:
