@@ -106,14 +106,13 @@ class Run:
         self._earlier: list[int] = []  # of the answer that this one continues
         self._prompt: list[int] = []
         self._dropped = 0  # tokens, after the first ones that are kept, for want of room
-        self._detokenizer = Detokenizer(
+        self.detokenizer = Detokenizer(
             model.token_bytes, ends, config.stop, reasoning or Reasoning(), strip_space
         )
-        self._started = host.now()
-        self.answer = Answer(timing=Timing(asked=self._started))
+        self.answer = Answer(timing=Timing(asked=host.now()))
         self._num_sampled = 0
         self._position = 0  # of the next token to compute
-        self._waited = 0.0
+        self._started = self._waited = 0.0  # of this call of ``deltas``
         self._last_token = 0.0  # when it came
         self._has_turn = False
 
@@ -130,16 +129,11 @@ class Run:
         """The sequence; it has blocks while it computes."""
         return self._session
 
-    @property
-    def rest(self) -> bytes:
-        """Of a character that was cut, and that a continuation says whole."""
-        return self._detokenizer.rest
-
     def follow(self, earlier: list[int], rest: bytes, tail: str) -> None:
         """The answer continues an ``earlier`` one, which ends its prompt, whose text ended with
         this ``tail``, and of which a ``rest`` was not told yet."""
         self._earlier = earlier
-        self._detokenizer.follow(rest, tail)
+        self.detokenizer.follow(rest, tail)
 
     async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one and ``flush``, ``answer`` is complete.
@@ -147,6 +141,7 @@ class Run:
         After a gpu.lost (and ``move``) or a NoRoomError it can be called again with the same ids:
         it computes prompt and answer so far anew and goes on.
         """
+        self._started, self._waited = self._now(), 0.0
         await self._take_turn()
         try:
             async with aclosing(self._deltas(ids, stopped)) as deltas:
@@ -156,6 +151,9 @@ class Run:
             self._session.release()
             if self._has_turn:
                 self._give_turn()
+            # Bursts that were in flight beyond the end do not count.
+            self.answer.timing.last = self._last_token
+            self.answer.timing.host_seconds = self._host_seconds
 
     async def obey(self, grammar: Grammar) -> None:
         """Only what ``grammar`` allows may come. OctavoError request.invalid if that is nothing, as
@@ -198,7 +196,7 @@ class Run:
         return True
 
     async def _deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
-        answer, timing = self.answer, self.answer.timing
+        answer = self.answer
         answer.prompt_tokens = len(ids)
         self._prompt = ids
         cached = self._session.prompt(self._window(ids + answer.ids))
@@ -210,7 +208,7 @@ class Run:
         if begins:
             answer.cached_tokens = cached
             answer.computed_tokens = computed
-            timing.prefilled(self._now(), self._host_seconds)
+            answer.timing.prefilled(self._now(), self._host_seconds)
         self._last_token = self._now()
         if first is None:
             answer.finish_reason = "cancelled"
@@ -219,18 +217,18 @@ class Run:
                 async for delta in deltas:
                     yield delta
         answer.context_full = answer.finish_reason == "length" and len(answer.ids) == room
-        # Bursts that were in flight beyond the end do not count.
-        timing.last = self._last_token
-        timing.host_seconds = self._host_seconds
 
     @property
     def _host_seconds(self) -> float:
-        """Spent so far on anything but waiting."""
-        return self._now() - self._started - self._waited
+        """Spent in ``deltas`` so far on anything but waiting."""
+        return self.answer.timing.host_seconds + self._now() - self._started - self._waited
 
     def flush(self) -> list[Delta]:
         """Once, after the last of ``deltas``: the text that waited for what might follow."""
-        return self._told(*self._detokenizer.flush(self.answer.finish_reason == "stop"))
+        timing = self.answer.timing
+        if not timing.first:  # it was stopped while it waited for room, a device or a grammar
+            timing.prefilled(self._now(), timing.host_seconds)
+        return self._told(*self.detokenizer.flush(self.answer.finish_reason == "stop"))
 
     async def _prefill(self, stopped: Stopped) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""
@@ -374,7 +372,7 @@ class Run:
         """Add sampled ids up to an end token or the limit; whether the answer has ended, and its
         new text."""
         answer = self.answer
-        new = self._detokenizer.push(ids, limit - len(answer.ids))
+        new = self.detokenizer.push(ids, limit - len(answer.ids))
         if new.ended:
             answer.finish_reason = "stop"
         self._session.append(new.ids)

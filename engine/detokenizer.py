@@ -34,21 +34,16 @@ class Detokenizer:
         strip_space: bool,
     ) -> None:
         self._ends = ends
-        self._decoder = StreamDecoder(table, strip_space)
+        self.decoder = StreamDecoder(table, strip_space)
         self._reasoning = reasoning
         self._stops = StopStrings(stops)
         # Where no text ends an answer, all ids are decoded at once, which is quicker.
         self._one_by_one = bool(stops)
 
-    @property
-    def rest(self) -> bytes:
-        """Of a character that was cut, and that a continuation says whole."""
-        return self._decoder.rest
-
     def follow(self, rest: bytes, tail: str) -> None:
         """The text continues one that ended with this ``tail``, and of which a ``rest`` was not
         told yet."""
-        self._decoder.follow(rest)
+        self.decoder.follow(rest)
         self._stops.follow(tail)
 
     def push(self, ids: list[int], room: int) -> NewText:
@@ -59,20 +54,20 @@ class Detokenizer:
         for id in ids:
             kept.append(id)
             if self._one_by_one:
-                new_thought, new_text = self._split(self._decoder.push([id]))
+                new_thought, new_text = self._split(self.decoder.push([id]))
                 thought, text = thought + new_thought, text + new_text
             ended = id in self._ends or self._stops.found
             if ended or len(kept) >= room:
                 break
         if not self._one_by_one:
-            thought, text = self._split(self._decoder.push(kept))
+            thought, text = self._split(self.decoder.push(kept))
         return NewText(kept, thought, text, ended)
 
     def flush(self, is_final: bool) -> tuple[str, str]:
         """Once, at the end: the think part's and the text's share of what waited for what might
         follow. A character that was cut comes whole with a continuation; a final end shows it
         broken."""
-        thought, text = self._split(self._decoder.flush() if is_final else "")
+        thought, text = self._split(self.decoder.flush() if is_final else "")
         rest, tail = self._reasoning.flush()
         return thought + rest, text + self._stops.push(tail) + self._stops.flush()
 

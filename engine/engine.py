@@ -45,6 +45,7 @@ class Engine:
         # answer begins meanwhile.
         self._changing = asyncio.Lock()
         self._requests = Requests(self._models, self.memory)
+        self._queued: list[Request] = []  # that wait for the end of a change
         self._unfinished: Unfinished[Slot, Prompt] = Unfinished()
 
     @property
@@ -82,18 +83,11 @@ class Engine:
             self.memory.ended.fire()
 
     async def _replace(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
-        async def replace() -> None:
-            if config.memory_bytes is None:
-                await self._free(list(self._models))
-            await self._requests.stop_those_of(self._models.named(config.model))
-
         async with self._changing:
-            model = await self._models.load(config, progress, replace)
-            for twin in self._models.twins(config.model):
-                await self._requests.stop_those_of([twin])
-                self._models.join(twin, config.model)
-            self._unfinished.only_of(list(self._models))
-            return model
+            try:
+                return await self._models.load(config, progress, self._requests.stop_those_of)
+            finally:
+                self._unfinished.only_of(list(self._models))
 
     async def _rehearse(self, ready: Ready) -> None:
         """Warm up template, tokenizer and, where that takes no time, the step loop: a first answer
@@ -265,7 +259,8 @@ class Engine:
             answered = begin.answered + len(run.answer.ids)
             so_far = ids + run.answer.ids
             tail = (begin.tail + run.answer.text)[-MAX_STOP:]
-            told = Prompt(so_far, reasoning, answered, run.rest, tail, begin.strip_space)
+            decoder = run.detokenizer.decoder
+            told = Prompt(so_far, reasoning, answered, decoder.rest, tail, decoder.strip_space)
             self._unfinished.keep(request.key, request.slot, told)
 
     async def _obey(self, run: Run, request: Request, ready: Ready, schema: str) -> bool:
@@ -283,8 +278,6 @@ class Engine:
     ) -> dict[str, Any]:
         """Speed of a loaded model: see ``Bench.measure``. Forgets its conversations; engine.busy
         while there are answers under way, and for those that are asked for meanwhile."""
-        if self._requests:
-            raise OctavoError("engine.busy", hint="Stop it, or wait until it has ended.")
 
         async def bench(ready: Ready, stopped: Stopped) -> dict[str, Any]:
             try:
@@ -311,13 +304,16 @@ class Engine:
 
     async def _begin(self, key: int | None, find: Callable[[], Slot], alone: bool) -> Request:
         """Join those who answer; OctavoError engine.not_loaded or engine.busy."""
-        asked = self._host.now()
+        request = Request(key, self._host.now(), alone)
         if self._loading:
             raise OctavoError("engine.busy", "A model is being loaded.")
-        async with self._changing:
-            pass  # a reset under way comes first; then nothing is awaited
-        slot = find()
-        request = Request(key, slot, asked, alone)
+        self._queued.append(request)
+        try:
+            async with self._changing:
+                pass  # a reset under way comes first; then nothing is awaited
+        finally:
+            self._queued.remove(request)
+        request.slot = find()
         self._requests.begin(request)
         return request
 
@@ -325,7 +321,8 @@ class Engine:
         """Stop the answer with this key, or without one a load or all answers; returns whether
         there was something to stop."""
         cancelled = key is None and self.stop_load()
-        meant = [r for r in self._requests if not r.stopping and key in (None, r.key)]
+        asked = [*self._requests, *self._queued]
+        meant = [r for r in asked if not r.stopping and key in (None, r.key)]
         self._requests.tell_to_stop(meant)
         return cancelled or bool(meant)
 
@@ -355,13 +352,11 @@ class Engine:
         async with self._changing:
             if model is not None and not loading:
                 self._models.find(model)
-            await self._free(self._models.named(model))
-
-    async def _free(self, slots: list[Slot]) -> None:
-        await self._requests.stop_those_of(slots)
-        for slot in slots:
-            self._models.drop(slot)
-        self._unfinished.only_of(list(self._models))
+            slots = self._models.named(model)
+            await self._requests.stop_those_of(slots)
+            for slot in slots:
+                self._models.drop(slot)
+            self._unfinished.only_of(list(self._models))
 
     def sampling(self, model: str | None = None) -> dict[str, float]:
         """What the file of a loaded model recommends, by the field of a request."""
