@@ -20,7 +20,7 @@ from engine.models.plans import DECODE, HEAD, PREFILL, SHIFT
 from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.shift import pack_shift, shift_tensor
 from engine.ops.state import STEP, StepRecord, tokens_tensor
-from engine.reasoning import Reasoning
+from engine.prompt import Prompt
 from engine.sampling import Logprobs, Sampler
 from engine.scheduler import Prefill, Scheduler
 from engine.session import Session
@@ -84,8 +84,7 @@ class _Burst:
 
 
 class Run:
-    """One answer under way; ``ends`` are the ids that end it, ``reasoning`` cuts its text,
-    which does not begin with a space if ``strip_space``."""
+    """One answer under way, which ``prompt`` may have begun; ``ends`` are the ids that end it."""
 
     def __init__(
         self,
@@ -94,21 +93,17 @@ class Run:
         scheduler: Scheduler,
         config: GenerateConfig,
         host: Host,
-        ends: frozenset[int],
-        reasoning: Reasoning | None = None,
-        strip_space: bool = False,
+        prompt: Prompt,
+        ends: frozenset[int] = frozenset(),
     ) -> None:
         self.move(model, session, scheduler)
         self.config = config
         self._now = host.now
         self._sampler = Sampler(config, model.token_bytes)
         self._grammar: Grammar | None = None
-        self._earlier: list[int] = []  # of the answer that this one continues
-        self._prompt: list[int] = []
+        self._prompt = prompt
         self._dropped = 0  # tokens, after the first ones that are kept, for want of room
-        self.detokenizer = Detokenizer(
-            model.token_bytes, ends, config.stop, reasoning or Reasoning(), strip_space
-        )
+        self._detokenizer = Detokenizer(model.token_bytes, ends, config.stop, prompt)
         self.answer = Answer(timing=Timing(asked=host.now()))
         self._num_sampled = 0
         self._position = 0  # of the next token to compute
@@ -117,8 +112,8 @@ class Run:
         self._has_turn = False
 
     def move(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
-        """Go on with the same model loaded anew, after its device was lost: ``deltas`` then takes
-        the same ids, computes prompt and answer again, and continues where the answer stands."""
+        """Go on with the same model loaded anew, after its device was lost: ``deltas`` then
+        computes prompt and answer again, and continues where the answer stands."""
         self._model = model
         self._device = model.device
         self._session = session
@@ -129,22 +124,21 @@ class Run:
         """The sequence; it has blocks while it computes."""
         return self._session
 
-    def follow(self, earlier: list[int], rest: bytes, tail: str) -> None:
-        """The answer continues an ``earlier`` one, which ends its prompt, whose text ended with
-        this ``tail``, and of which a ``rest`` was not told yet."""
-        self._earlier = earlier
-        self.detokenizer.follow(rest, tail)
+    @property
+    def so_far(self) -> Prompt:
+        """Where the answer stands, to go on there."""
+        return self._detokenizer.so_far(self.answer.ids, self.answer.text)
 
-    async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
+    async def deltas(self, stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one and ``flush``, ``answer`` is complete.
 
-        After a gpu.lost (and ``move``) or a NoRoomError it can be called again with the same ids:
-        it computes prompt and answer so far anew and goes on.
+        After a gpu.lost (and ``move``) or a NoRoomError it can be called again: it computes prompt
+        and answer so far anew and goes on.
         """
         self._started, self._waited = self._now(), 0.0
         await self._take_turn()
         try:
-            async with aclosing(self._deltas(ids, stopped)) as deltas:
+            async with aclosing(self._deltas(stopped)) as deltas:
                 async for delta in deltas:
                     yield delta
         finally:
@@ -159,7 +153,7 @@ class Run:
         """Only what ``grammar`` allows may come. OctavoError request.invalid if that is nothing, as
         the answer that is continued, if any, is not of its format."""
         self._grammar = grammar
-        if not await self._constrain(self._earlier):
+        if not await self._constrain(self._prompt.ids[self._prompt.begins :]):
             raise OctavoError("request.invalid", "No token fits the format here.")
 
     async def _constrain(self, ids: list[int]) -> bool:
@@ -195,10 +189,9 @@ class Run:
         self._write_table(0)
         return True
 
-    async def _deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
-        answer = self.answer
+    async def _deltas(self, stopped: Stopped) -> AsyncGenerator[Delta, None]:
+        answer, ids = self.answer, self._prompt.ids
         answer.prompt_tokens = len(ids)
-        self._prompt = ids
         cached = self._session.prompt(self._window(ids + answer.ids))
         computed = len(self._session.tokens) - cached
         room = NO_LIMIT if self._slides else self._model.context - len(ids)
@@ -228,7 +221,7 @@ class Run:
         timing = self.answer.timing
         if not timing.first:  # it was stopped while it waited for room, a device or a grammar
             timing.prefilled(self._now(), timing.host_seconds)
-        return self._told(*self.detokenizer.flush(self.answer.finish_reason == "stop"))
+        return self._told(*self._detokenizer.flush(self.answer.finish_reason == "stop"))
 
     async def _prefill(self, stopped: Stopped) -> int | None:
         """Compute the prompt chunk by chunk; the first sampled id, or None if stopped."""
@@ -372,7 +365,7 @@ class Run:
         """Add sampled ids up to an end token or the limit; whether the answer has ended, and its
         new text."""
         answer = self.answer
-        new = self.detokenizer.push(ids, limit - len(answer.ids))
+        new = self._detokenizer.push(ids, limit - len(answer.ids))
         if new.ended:
             answer.finish_reason = "stop"
         self._session.append(new.ids)
@@ -412,8 +405,8 @@ class Run:
         self._write_sampler()
 
     def _write_sampler(self) -> None:
-        prompt = self._prompt[: len(self._prompt) - len(self._earlier)]
-        self._sampler.write(self._device, prompt, self._earlier + self.answer.ids)
+        ids, begins = self._prompt.ids, self._prompt.begins
+        self._sampler.write(self._device, ids[:begins], ids[begins:] + self.answer.ids)
 
     async def _tell(self, ids: list[int], first: int) -> None:
         """Keep the log-probabilities of sampled ids, from place ``first`` of the ring on."""

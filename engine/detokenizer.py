@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.reasoning import Reasoning
+from engine.config import MAX_STOP
+from engine.prompt import Prompt
 from engine.stops import StopStrings
 from engine.tokenizer.decoder import StreamDecoder
 
@@ -22,29 +24,32 @@ class NewText:
 
 class Detokenizer:
     """Bytes become characters, a think part is cut off, and what follows it ends before a stop
-    string. ``table`` has each token's bytes, ``ends`` are the ids that end an answer; the text does
-    not begin with a space if ``strip_space``."""
+    string. ``table`` has each token's bytes, ``ends`` are the ids that end an answer; the text goes
+    on where ``begin`` says that it stands."""
 
     def __init__(
         self,
         table: Sequence[bytes],
         ends: frozenset[int],
         stops: tuple[str, ...],
-        reasoning: Reasoning,
-        strip_space: bool,
+        begin: Prompt,
     ) -> None:
+        self._begin = begin
         self._ends = ends
-        self.decoder = StreamDecoder(table, strip_space)
-        self._reasoning = reasoning
+        self._decoder = StreamDecoder(table, begin.strip_space)
+        self._decoder.follow(begin.rest)
+        self._reasoning = copy.copy(begin.reasoning)
         self._stops = StopStrings(stops)
+        self._stops.follow(begin.tail)
         # Where no text ends an answer, all ids are decoded at once, which is quicker.
         self._one_by_one = bool(stops)
 
-    def follow(self, rest: bytes, tail: str) -> None:
-        """The text continues one that ended with this ``tail``, and of which a ``rest`` was not
-        told yet."""
-        self.decoder.follow(rest)
-        self._stops.follow(tail)
+    def so_far(self, ids: list[int], text: str) -> Prompt:
+        """Where it stands after all ``ids`` and their ``text``, to go on there."""
+        begin, decoder = self._begin, self._decoder
+        answered, tail = begin.answered + len(ids), (begin.tail + text)[-MAX_STOP:]
+        ids = begin.ids + ids
+        return Prompt(ids, self._reasoning, answered, decoder.rest, tail, decoder.strip_space)
 
     def push(self, ids: list[int], room: int) -> NewText:
         """The text that is certain with ``ids`` up to an end, and at most ``room`` of them."""
@@ -54,20 +59,20 @@ class Detokenizer:
         for id in ids:
             kept.append(id)
             if self._one_by_one:
-                new_thought, new_text = self._split(self.decoder.push([id]))
+                new_thought, new_text = self._split(self._decoder.push([id]))
                 thought, text = thought + new_thought, text + new_text
             ended = id in self._ends or self._stops.found
             if ended or len(kept) >= room:
                 break
         if not self._one_by_one:
-            thought, text = self._split(self.decoder.push(kept))
+            thought, text = self._split(self._decoder.push(kept))
         return NewText(kept, thought, text, ended)
 
     def flush(self, is_final: bool) -> tuple[str, str]:
         """Once, at the end: the think part's and the text's share of what waited for what might
         follow. A character that was cut comes whole with a continuation; a final end shows it
         broken."""
-        thought, text = self._split(self.decoder.flush() if is_final else "")
+        thought, text = self._split(self._decoder.flush() if is_final else "")
         rest, tail = self._reasoning.flush()
         return thought + rest, text + self._stops.push(tail) + self._stops.flush()
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from engine.answer import Answer, Delta, Run, Stopped
-from engine.config import MAX_STOP, GenerateConfig, LoadConfig, MeasureConfig
+from engine.config import GenerateConfig, LoadConfig, MeasureConfig
 from engine.errors import OctavoError
 from engine.kv.usage import describe_pool
 from engine.loader import Host, LoadedModel, StageProgress
@@ -94,10 +94,10 @@ class Engine:
         should be no slower than a second."""
         model = ready.model
         try:
-            ids = (await model.prompts.encode([{"role": "user", "content": "Hello"}])).ids
-            if model.prefill_sample and len(ids) < model.context:
-                run = self._run(ready, GenerateConfig(max_tokens=2), model.special.eos)
-                async for _ in run.deltas(ids, lambda: False):
+            prompt = await model.prompts.encode([{"role": "user", "content": "Hello"}])
+            if model.prefill_sample and len(prompt.ids) < model.context:
+                run = self._run(ready, GenerateConfig(max_tokens=2), prompt)
+                async for _ in run.deltas(lambda: False):
                     pass
         except OctavoError as error:  # a template may want other messages than this one
             if error.code == "gpu.lost":
@@ -111,18 +111,10 @@ class Engine:
             if key is not None:
                 self._tell_asker(key, news)
 
-    def _run(
-        self,
-        ready: Ready,
-        config: GenerateConfig,
-        ends: frozenset[int],
-        reasoning: Reasoning | None = None,
-        strip_space: bool = False,
-    ) -> Run:
+    def _run(self, ready: Ready, config: GenerateConfig, prompt: Prompt) -> Run:
         model, session = ready.model, Session(ready.model.pool)
-        return Run(
-            model, session, ready.scheduler, config, self._host, ends, reasoning, strip_space
-        )
+        ends = model.special.eos
+        return Run(model, session, ready.scheduler, config, self._host, prompt, ends)
 
     def generate(
         self,
@@ -217,20 +209,17 @@ class Engine:
     async def _deltas(
         self, request: Request, ready: Ready, begin: Prompt, config: GenerateConfig
     ) -> AsyncGenerator[Delta, None]:
-        ids, reasoning = begin.ids, copy.copy(begin.reasoning)
-        check_length(ids, ready.model.context, config)
+        check_length(begin.ids, ready.model.context, config)
         if config.schema is not None:
-            reasoning = Reasoning()  # an answer of a form has no other part
-        run = self._run(ready, config, ready.model.special.eos, reasoning, begin.strip_space)
+            begin = replace(begin, reasoning=Reasoning())  # an answer of a form has no other part
+        run = self._run(ready, config, begin)
         request.run, run.answer.timing.asked = run, request.asked
-        if begin.answered:
-            run.follow(ids[-begin.answered :], begin.rest, begin.tail)
         obeys = config.schema is None or await self._obey(run, request, ready, config.schema)
         if not obeys:
             run.answer.finish_reason = "cancelled"
         while obeys:
             try:
-                async with aclosing(run.deltas(ids, lambda: request.stopping)) as deltas:
+                async with aclosing(run.deltas(lambda: request.stopping)) as deltas:
                     async for delta in deltas:
                         request.slot.recovery.works()
                         yield delta
@@ -248,7 +237,7 @@ class Engine:
             if again is not ready:
                 ready = again
                 # There may be less memory than there was.
-                check_length(ids + run.answer.ids, ready.model.context, config)
+                check_length(begin.ids + run.answer.ids, ready.model.context, config)
                 run.move(ready.model, Session(ready.model.pool), ready.scheduler)
         for delta in run.flush():
             yield delta
@@ -256,12 +245,7 @@ class Engine:
             return
         self._unfinished.forget(request.key)
         if run.answer.finish_reason != "stop":
-            answered = begin.answered + len(run.answer.ids)
-            so_far = ids + run.answer.ids
-            tail = (begin.tail + run.answer.text)[-MAX_STOP:]
-            decoder = run.detokenizer.decoder
-            told = Prompt(so_far, reasoning, answered, decoder.rest, tail, decoder.strip_space)
-            self._unfinished.keep(request.key, request.slot, told)
+            self._unfinished.keep(request.key, request.slot, run.so_far)
 
     async def _obey(self, run: Run, request: Request, ready: Ready, schema: str) -> bool:
         """Have the grammar of an answer's form; whether it was not stopped meanwhile."""

@@ -50,6 +50,11 @@ class Prompt:
     tail: str = ""
     strip_space: bool = False
 
+    @property
+    def begins(self) -> int:
+        """Where the answer begins in the ids."""
+        return len(self.ids) - self.answered
+
 
 class Prompts:
     """Encodes conversations for one model; ``controls`` are the texts of its control tokens,
