@@ -23,6 +23,7 @@ MAX_BIASES = 1024
 MAX_SCHEMA = 1 << 16  # characters
 MAX_TOP_LOGPROBS = 20
 MAX_TOP = 100
+MAX_TEXTS = 2048  # of a request for embeddings, as OpenAI allows
 MAX_STOPS = 16
 MAX_STOP = 1024  # characters
 MAX_ADDRESS = 4096  # characters
@@ -255,10 +256,12 @@ def check_model(message: Mapping[str, Any]) -> str | None:
 
 def check_input(message: Mapping[str, Any]) -> list[str]:
     """The ``input`` of a request for embeddings: a text, or texts."""
-    texts = message.get("input")
-    texts = [texts] if isinstance(texts, str) else texts
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise wrong_field("input", "a text or a list of texts", message.get("input"))
+    given = message.get("input")
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not 0 < len(texts) <= MAX_TEXTS:
+        raise wrong_field("input", f"a text or a list of 1 to {MAX_TEXTS}", given)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise wrong_field("input", "made of texts with characters", given)
     return texts
 
 

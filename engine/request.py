@@ -1,4 +1,4 @@
-"""What was asked of loaded models and has not ended: answers, and measurements."""
+"""What was asked of loaded models and has not ended: answers, and whatever else needs one."""
 
 from __future__ import annotations
 

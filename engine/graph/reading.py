@@ -133,7 +133,7 @@ def _known(fields: Mapping[str, Any], dtype: str, shape: tuple[int, ...], owner:
 
 def _number(value: object, dtype: str, owner: str) -> int | float | bool:
     if dtype in FLOATS and (type(value) in (int, float) or str(value) in _SPECIAL):
-        with suppress(OverflowError):
+        with suppress(OverflowError):  # of a whole number beyond all floats
             return float(value)  # type: ignore[arg-type]
     if dtype == "bool" and type(value) is bool:
         return value
