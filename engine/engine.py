@@ -57,6 +57,11 @@ class Engine:
             return "generating"
         return "ready" if self._models.current else "empty"
 
+    @property
+    def loads(self) -> bool:
+        """Whether a model is being loaded, and nobody has stopped that."""
+        return bool(self._loading and not self._loading.cancelling())
+
     async def load(
         self, config: LoadConfig, progress: StageProgress, key: int | None = None
     ) -> LoadedModel:
@@ -69,7 +74,7 @@ class Engine:
 
         OctavoError request.cancelled if stopped; engine.busy while another one loads; memory.budget
         if the model does not fit alone."""
-        if self._loading and not self._loading.cancelling():
+        if self.loads:
             raise OctavoError("engine.busy", "A model is already being loaded.")
         task = self._loading = asyncio.ensure_future(self._replace(config, progress))
         self._loading_name, self._loading_key = config.model, key

@@ -58,7 +58,7 @@ class Service:
     ) -> dict[str, Any]:
         """Load a model as ``config`` wants it; what is told of it. Raises OctavoError."""
         is_remote = config.device == "remote"
-        if self._opening or (is_remote and self._engine.state == "loading"):
+        if self._opening or (is_remote and self._engine.loads):
             raise OctavoError("engine.busy", "A model is already being loaded.")
         failure = ""
         if not is_remote:

@@ -381,7 +381,10 @@ def test_one_model_is_loaded_at_a_time_here_or_there(server: ApiServer) -> None:
         with pytest.raises(OctavoError) as caught:
             await client.ask("load", model="there", device="remote", remote=remote(server))
         assert caught.value.code == "engine.busy"
-        await loading
+        await client.ask("stop")
+        await client.ask("load", model="there", device="remote", remote=remote(server))
+        with pytest.raises(OctavoError, match="stopped"):
+            await loading
 
     ran(work)
 
