@@ -332,7 +332,7 @@ def _temperature(message: Mapping[str, Any]) -> float:
 
 def _schema(message: Mapping[str, Any]) -> tuple[str | None, bool]:
     """Schema and strictness of an OpenAI ``response_format``."""
-    format = message.get("response_format") or {"type": "text"}
+    format = message.get("response_format", {"type": "text"})
     kind = format.get("type") if isinstance(format, dict) else None
     if kind == "text":
         return None, True
@@ -351,7 +351,7 @@ def _schema(message: Mapping[str, Any]) -> tuple[str | None, bool]:
 
 
 def _biases(message: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-    value = message.get("logit_bias") or {}
+    value = message.get("logit_bias", {})
     if not isinstance(value, dict) or len(value) > MAX_BIASES:
         raise wrong_field("logit_bias", f"an object of at most {MAX_BIASES} token ids", value)
     for id, bias in value.items():
