@@ -20,7 +20,7 @@ from engine.models.plans import DECODE, HEAD, PREFILL, SHIFT
 from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.shift import pack_shift, shift_tensor
 from engine.ops.state import STEP, StepRecord, tokens_tensor
-from engine.reasoning import Reasoning
+from engine.prompt import Prompt
 from engine.sampling import Logprobs, Sampler
 from engine.scheduler import Prefill, Scheduler
 from engine.session import Session
@@ -84,8 +84,7 @@ class _Burst:
 
 
 class Run:
-    """One answer under way; ``ends`` are the ids that end it, ``reasoning`` cuts its text,
-    which does not begin with a space if ``strip_space``."""
+    """One answer under way, which ``prompt`` may have begun; ``ends`` are the ids that end it."""
 
     def __init__(
         self,
@@ -94,32 +93,27 @@ class Run:
         scheduler: Scheduler,
         config: GenerateConfig,
         host: Host,
-        ends: frozenset[int],
-        reasoning: Reasoning | None = None,
-        strip_space: bool = False,
+        prompt: Prompt,
+        ends: frozenset[int] = frozenset(),
     ) -> None:
         self.move(model, session, scheduler)
         self.config = config
         self._now = host.now
         self._sampler = Sampler(config, model.token_bytes)
         self._grammar: Grammar | None = None
-        self._earlier: list[int] = []  # of the answer that this one continues
-        self._prompt: list[int] = []
+        self._prompt = prompt
         self._dropped = 0  # tokens, after the first ones that are kept, for want of room
-        self._detokenizer = Detokenizer(
-            model.token_bytes, ends, config.stop, reasoning or Reasoning(), strip_space
-        )
-        self._started = host.now()
-        self.answer = Answer(timing=Timing(asked=self._started))
+        self._detokenizer = Detokenizer(model.token_bytes, ends, config.stop, prompt)
+        self.answer = Answer(timing=Timing(asked=host.now()))
         self._num_sampled = 0
         self._position = 0  # of the next token to compute
-        self._waited = 0.0
+        self._started = self._waited = 0.0  # of this call of ``deltas``
         self._last_token = 0.0  # when it came
         self._has_turn = False
 
     def move(self, model: LoadedModel, session: Session, scheduler: Scheduler) -> None:
-        """Go on with the same model loaded anew, after its device was lost: ``deltas`` then takes
-        the same ids, computes prompt and answer again, and continues where the answer stands."""
+        """Go on with the same model loaded anew, after its device was lost: ``deltas`` then
+        computes prompt and answer again, and continues where the answer stands."""
         self._model = model
         self._device = model.device
         self._session = session
@@ -131,37 +125,35 @@ class Run:
         return self._session
 
     @property
-    def rest(self) -> bytes:
-        """Of a character that was cut, and that a continuation says whole."""
-        return self._detokenizer.rest
+    def so_far(self) -> Prompt:
+        """Where the answer stands, to go on there."""
+        return self._detokenizer.so_far(self.answer.ids, self.answer.text)
 
-    def follow(self, earlier: list[int], rest: bytes, tail: str) -> None:
-        """The answer continues an ``earlier`` one, which ends its prompt, whose text ended with
-        this ``tail``, and of which a ``rest`` was not told yet."""
-        self._earlier = earlier
-        self._detokenizer.follow(rest, tail)
-
-    async def deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
+    async def deltas(self, stopped: Stopped) -> AsyncGenerator[Delta, None]:
         """The new text as it comes; after the last one and ``flush``, ``answer`` is complete.
 
-        After a gpu.lost (and ``move``) or a NoRoomError it can be called again with the same ids:
-        it computes prompt and answer so far anew and goes on.
+        After a gpu.lost (and ``move``) or a NoRoomError it can be called again: it computes prompt
+        and answer so far anew and goes on.
         """
+        self._started, self._waited = self._now(), 0.0
         await self._take_turn()
         try:
-            async with aclosing(self._deltas(ids, stopped)) as deltas:
+            async with aclosing(self._deltas(stopped)) as deltas:
                 async for delta in deltas:
                     yield delta
         finally:
             self._session.release()
             if self._has_turn:
                 self._give_turn()
+            # Bursts that were in flight beyond the end do not count.
+            self.answer.timing.last = self._last_token
+            self.answer.timing.host_seconds = self._host_seconds
 
     async def obey(self, grammar: Grammar) -> None:
         """Only what ``grammar`` allows may come. OctavoError request.invalid if that is nothing, as
         the answer that is continued, if any, is not of its format."""
         self._grammar = grammar
-        if not await self._constrain(self._earlier):
+        if not await self._constrain(self._prompt.ids[self._prompt.begins :]):
             raise OctavoError("request.invalid", "No token fits the format here.")
 
     async def _constrain(self, ids: list[int]) -> bool:
@@ -197,10 +189,9 @@ class Run:
         self._write_table(0)
         return True
 
-    async def _deltas(self, ids: list[int], stopped: Stopped) -> AsyncGenerator[Delta, None]:
-        answer, timing = self.answer, self.answer.timing
+    async def _deltas(self, stopped: Stopped) -> AsyncGenerator[Delta, None]:
+        answer, ids = self.answer, self._prompt.ids
         answer.prompt_tokens = len(ids)
-        self._prompt = ids
         cached = self._session.prompt(self._window(ids + answer.ids))
         computed = len(self._session.tokens) - cached
         room = NO_LIMIT if self._slides else self._model.context - len(ids)
@@ -210,7 +201,7 @@ class Run:
         if begins:
             answer.cached_tokens = cached
             answer.computed_tokens = computed
-            timing.prefilled(self._now(), self._host_seconds)
+            answer.timing.prefilled(self._now(), self._host_seconds)
         self._last_token = self._now()
         if first is None:
             answer.finish_reason = "cancelled"
@@ -219,17 +210,17 @@ class Run:
                 async for delta in deltas:
                     yield delta
         answer.context_full = answer.finish_reason == "length" and len(answer.ids) == room
-        # Bursts that were in flight beyond the end do not count.
-        timing.last = self._last_token
-        timing.host_seconds = self._host_seconds
 
     @property
     def _host_seconds(self) -> float:
-        """Spent so far on anything but waiting."""
-        return self._now() - self._started - self._waited
+        """Spent in ``deltas`` so far on anything but waiting."""
+        return self.answer.timing.host_seconds + self._now() - self._started - self._waited
 
     def flush(self) -> list[Delta]:
         """Once, after the last of ``deltas``: the text that waited for what might follow."""
+        timing = self.answer.timing
+        if not timing.first:  # it was stopped while it waited for room, a device or a grammar
+            timing.prefilled(self._now(), timing.host_seconds)
         return self._told(*self._detokenizer.flush(self.answer.finish_reason == "stop"))
 
     async def _prefill(self, stopped: Stopped) -> int | None:
@@ -414,8 +405,8 @@ class Run:
         self._write_sampler()
 
     def _write_sampler(self) -> None:
-        prompt = self._prompt[: len(self._prompt) - len(self._earlier)]
-        self._sampler.write(self._device, prompt, self._earlier + self.answer.ids)
+        ids, begins = self._prompt.ids, self._prompt.begins
+        self._sampler.write(self._device, ids[:begins], ids[begins:] + self.answer.ids)
 
     async def _tell(self, ids: list[int], first: int) -> None:
         """Keep the log-probabilities of sampled ids, from place ``first`` of the ring on."""

@@ -37,8 +37,8 @@ Plans = Mapping[str, Plan]
 Wrong = dict[str, list[str]]  # ways that are wrong, by `_key` of a case
 
 
-class Memory(Protocol):
-    """What is needed of the engine's host."""
+class Notebook(Protocol):
+    """What the engine's host remembers from one visit to the next."""
 
     async def recall(self, key: str) -> str:
         """What was remembered under ``key``, or an empty text."""
@@ -50,14 +50,17 @@ class Memory(Protocol):
 
 
 async def right_plans(
-    device: Device, build: Callable[[Traits], Plans], traits: Traits, memory: Memory | None = None
+    device: Device,
+    build: Callable[[Traits], Plans],
+    traits: Traits,
+    notebook: Notebook | None = None,
 ) -> tuple[Plans, Traits]:
     """The plans of a model, of kernels that are right on a GPU, and the traits that they are made
     for. Whatever was on the device is freed, if anything had to be checked. Software adapters are
     not checked: their kernels are those of the tests. OctavoError gpu.wrong if nothing is right."""
     if traits.kind != "webgpu" or traits.software:
         return build(traits), traits
-    notes = await _Notes.of(traits, memory)
+    notes = await _Notes.of(traits, notebook)
     while True:
         plans = build(traits)
         cases = {case: call for plan in plans.values() for case, call in _cases_of(plan)}
@@ -159,23 +162,23 @@ class _Notes:
     """What is known of an adapter and these kernels: ways that are ``wrong``, and whether the GPU
     was ``lost`` in a check. Then trials are run one by one, to see in which."""
 
-    memory: Memory | None
+    notebook: Notebook | None
     place: str
     wrong: Wrong
     lost: bool = False
 
     @classmethod
-    async def of(cls, traits: Traits, memory: Memory | None) -> _Notes:
+    async def of(cls, traits: Traits, notebook: Notebook | None) -> _Notes:
         """What is remembered."""
         place = f"checks {fingerprint()} {traits.name}"
-        kept = json.loads((await memory.recall(place) if memory else "") or "{}")
-        return cls(memory, place, kept.get("wrong", {}), kept.get("lost", False))
+        kept = json.loads((await notebook.recall(place) if notebook else "") or "{}")
+        return cls(notebook, place, kept.get("wrong", {}), kept.get("lost", False))
 
     async def keep(self) -> None:
         """Remember it."""
-        if self.memory:
+        if self.notebook:
             kept = {"wrong": self.wrong, "lost": self.lost}
-            await self.memory.remember(self.place, json.dumps(kept))
+            await self.notebook.remember(self.place, json.dumps(kept))
 
 
 async def _check(device: Device, cases: list[Case], traits: Traits, notes: _Notes) -> None:

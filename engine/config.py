@@ -23,6 +23,7 @@ MAX_BIASES = 1024
 MAX_SCHEMA = 1 << 16  # characters
 MAX_TOP_LOGPROBS = 20
 MAX_TOP = 100
+MAX_TEXTS = 2048  # of a request for embeddings, as OpenAI allows
 MAX_STOPS = 16
 MAX_STOP = 1024  # characters
 MAX_ADDRESS = 4096  # characters
@@ -117,8 +118,7 @@ class LoadConfig:
         device, remote = _one_of(message, "device", DEVICES), message.get("remote")
         if device == "remote" and remote is None:
             raise OctavoError("request.invalid", "The device remote needs a remote with a url.")
-        if message.get("kv_tokens") is not None and message.get("kv_bytes") is not None:
-            raise OctavoError("request.invalid", "Give kv_tokens or kv_bytes, not both of them.")
+        only_one(message, "kv_tokens", "kv_bytes")
         return cls(
             model=_text(message, "model", cls.model),
             device=cast(DeviceChoice, device),
@@ -228,6 +228,14 @@ def check_names(said: Iterable[str], known: Collection[str], others: Collection[
             raise OctavoError("request.invalid", f"The option {shown(name)} is unknown{meant}")
 
 
+def only_one(message: Mapping[str, Any], *names: str) -> str | None:
+    """Which of these fields a request has, if any; OctavoError request.invalid if it has two."""
+    given = [name for name in names if message.get(name) is not None]
+    if len(given) > 1:
+        raise OctavoError("request.invalid", f"Give {given[0]} or {given[1]}, not both of them.")
+    return given[0] if given else None
+
+
 def recommended(metadata: Mapping[str, Any]) -> dict[str, float]:
     """How the file of a model says that tokens should be drawn, by the field of a request; without
     values that no request may have."""
@@ -248,10 +256,12 @@ def check_model(message: Mapping[str, Any]) -> str | None:
 
 def check_input(message: Mapping[str, Any]) -> list[str]:
     """The ``input`` of a request for embeddings: a text, or texts."""
-    texts = message.get("input")
-    texts = [texts] if isinstance(texts, str) else texts
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise wrong_field("input", "a text or a list of texts", message.get("input"))
+    given = message.get("input")
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not 0 < len(texts) <= MAX_TEXTS:
+        raise wrong_field("input", f"a text or a list of 1 to {MAX_TEXTS}", given)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise wrong_field("input", "made of texts with characters", given)
     return texts
 
 
@@ -322,7 +332,7 @@ def _temperature(message: Mapping[str, Any]) -> float:
 
 def _schema(message: Mapping[str, Any]) -> tuple[str | None, bool]:
     """Schema and strictness of an OpenAI ``response_format``."""
-    format = message.get("response_format") or {"type": "text"}
+    format = message.get("response_format", {"type": "text"})
     kind = format.get("type") if isinstance(format, dict) else None
     if kind == "text":
         return None, True
@@ -341,7 +351,7 @@ def _schema(message: Mapping[str, Any]) -> tuple[str | None, bool]:
 
 
 def _biases(message: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-    value = message.get("logit_bias") or {}
+    value = message.get("logit_bias", {})
     if not isinstance(value, dict) or len(value) > MAX_BIASES:
         raise wrong_field("logit_bias", f"an object of at most {MAX_BIASES} token ids", value)
     for id, bias in value.items():

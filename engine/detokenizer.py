@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.reasoning import Reasoning
+from engine.config import MAX_STOP
+from engine.prompt import Prompt
 from engine.stops import StopStrings
 from engine.tokenizer.decoder import StreamDecoder
 
@@ -22,34 +24,32 @@ class NewText:
 
 class Detokenizer:
     """Bytes become characters, a think part is cut off, and what follows it ends before a stop
-    string. ``table`` has each token's bytes, ``ends`` are the ids that end an answer; the text does
-    not begin with a space if ``strip_space``."""
+    string. ``table`` has each token's bytes, ``ends`` are the ids that end an answer; the text goes
+    on where ``begin`` says that it stands."""
 
     def __init__(
         self,
         table: Sequence[bytes],
         ends: frozenset[int],
         stops: tuple[str, ...],
-        reasoning: Reasoning,
-        strip_space: bool,
+        begin: Prompt,
     ) -> None:
+        self._begin = begin
         self._ends = ends
-        self._decoder = StreamDecoder(table, strip_space)
-        self._reasoning = reasoning
+        self._decoder = StreamDecoder(table, begin.strip_space)
+        self._decoder.follow(begin.rest)
+        self._reasoning = copy.copy(begin.reasoning)
         self._stops = StopStrings(stops)
+        self._stops.follow(begin.tail)
         # Where no text ends an answer, all ids are decoded at once, which is quicker.
         self._one_by_one = bool(stops)
 
-    @property
-    def rest(self) -> bytes:
-        """Of a character that was cut, and that a continuation says whole."""
-        return self._decoder.rest
-
-    def follow(self, rest: bytes, tail: str) -> None:
-        """The text continues one that ended with this ``tail``, and of which a ``rest`` was not
-        told yet."""
-        self._decoder.follow(rest)
-        self._stops.follow(tail)
+    def so_far(self, ids: list[int], text: str) -> Prompt:
+        """Where it stands after all ``ids`` and their ``text``, to go on there."""
+        begin, decoder = self._begin, self._decoder
+        answered, tail = begin.answered + len(ids), (begin.tail + text)[-MAX_STOP:]
+        ids = begin.ids + ids
+        return Prompt(ids, self._reasoning, answered, decoder.rest, tail, decoder.strip_space)
 
     def push(self, ids: list[int], room: int) -> NewText:
         """The text that is certain with ``ids`` up to an end, and at most ``room`` of them."""

@@ -13,7 +13,7 @@ from engine.backends.base import Device
 from engine.config import LoadConfig
 from engine.embedding import Embedder, Frame, frame_of, unframed
 from engine.encoder_check import right_traits
-from engine.errors import OctavoError, shown
+from engine.errors import OctavoError
 from engine.graph.facts import check_operators
 from engine.graph.lowering import constants_index
 from engine.graph.model import Graph
@@ -24,7 +24,6 @@ from engine.plan import Traits
 from engine.room import Boundless, Room
 from engine.tokenizer import Encoder as Tokenizer
 
-MOST_TEXTS = 2048  # of a request, as OpenAI allows
 LONGEST = 8192  # tokens of a text, whatever a manifest says
 
 
@@ -65,13 +64,7 @@ class SentenceEncoder:
 
     async def embed(self, texts: Sequence[str]) -> tuple[list[array[float]], int]:
         """A vector of length 1 for each text, of which as much is taken as fits; and the number of
-        tokens taken. Raises OctavoError request.invalid."""
-        if not 0 < len(texts) <= MOST_TEXTS:
-            reason = f"input should be 1 to {MOST_TEXTS} texts, not {len(texts)}."
-            raise OctavoError("request.invalid", reason)
-        for text in texts:
-            if not isinstance(text, str) or not text:
-                raise OctavoError("request.invalid", f"{shown(text)} is no text with a sign in it.")
+        tokens taken. Raises OctavoError request.invalid for a text without tokens."""
         longest = self.embedder.longest
         encoded = await self.tokenizer.encode_all(texts)
         ids = [self.frame.around(own, longest) for own in encoded]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from engine.checks import Memory
+from engine.checks import Notebook
 from engine.errors import OctavoError
 from engine.plan import Traits
 from engine.shaders import fingerprint
@@ -20,7 +20,7 @@ Embed = Callable[[list[list[int]]], Awaitable[Sequence[Sequence[float]]]]
 
 
 async def right_traits(
-    traits: Traits, encoder: str, embed: Callable[[Traits], Embed], memory: Memory
+    traits: Traits, encoder: str, embed: Callable[[Traits], Embed], notebook: Notebook
 ) -> Traits:
     """Those of kernels that are right on a GPU; ``embed`` makes what embeds by the kernels of such
     traits. Software adapters and CPUs are not checked: their kernels are those of the tests."""
@@ -28,10 +28,10 @@ async def right_traits(
     if traits.kind != "webgpu" or traits.software or traits == plain:
         return traits
     key = f"encoder {encoder} {traits.name} {traits.subgroup} {fingerprint()}"
-    known = await memory.recall(key)
+    known = await notebook.recall(key)
     if not known:
         known = "right" if await _agree(embed(plain), embed(traits)) else "wrong"
-        await memory.remember(key, known)
+        await notebook.remember(key, known)
     return traits if known == "right" else plain
 
 

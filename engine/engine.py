@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from engine.answer import Answer, Delta, Run, Stopped
-from engine.config import MAX_STOP, GenerateConfig, LoadConfig, MeasureConfig
+from engine.config import GenerateConfig, LoadConfig, MeasureConfig
 from engine.errors import OctavoError
 from engine.kv.usage import describe_pool
 from engine.loader import Host, LoadedModel, StageProgress
@@ -45,6 +45,7 @@ class Engine:
         # answer begins meanwhile.
         self._changing = asyncio.Lock()
         self._requests = Requests(self._models, self.memory)
+        self._queued: list[Request] = []  # that wait for the end of a change
         self._unfinished: Unfinished[Slot, Prompt] = Unfinished()
 
     @property
@@ -55,6 +56,11 @@ class Engine:
         if self._requests:
             return "generating"
         return "ready" if self._models.current else "empty"
+
+    @property
+    def loads(self) -> bool:
+        """Whether a model is being loaded, and nobody has stopped that."""
+        return bool(self._loading and not self._loading.cancelling())
 
     async def load(
         self, config: LoadConfig, progress: StageProgress, key: int | None = None
@@ -68,7 +74,7 @@ class Engine:
 
         OctavoError request.cancelled if stopped; engine.busy while another one loads; memory.budget
         if the model does not fit alone."""
-        if self._loading and not self._loading.cancelling():
+        if self.loads:
             raise OctavoError("engine.busy", "A model is already being loaded.")
         task = self._loading = asyncio.ensure_future(self._replace(config, progress))
         self._loading_name, self._loading_key = config.model, key
@@ -82,28 +88,21 @@ class Engine:
             self.memory.ended.fire()
 
     async def _replace(self, config: LoadConfig, progress: StageProgress) -> LoadedModel:
-        async def replace() -> None:
-            if config.memory_bytes is None:
-                await self._free(list(self._models))
-            await self._requests.stop_those_of(self._models.named(config.model))
-
         async with self._changing:
-            model = await self._models.load(config, progress, replace)
-            for twin in self._models.twins(config.model):
-                await self._requests.stop_those_of([twin])
-                self._models.join(twin, config.model)
-            self._unfinished.only_of(list(self._models))
-            return model
+            try:
+                return await self._models.load(config, progress, self._requests.stop_those_of)
+            finally:
+                self._unfinished.only_of(list(self._models))
 
     async def _rehearse(self, ready: Ready) -> None:
         """Warm up template, tokenizer and, where that takes no time, the step loop: a first answer
         should be no slower than a second."""
         model = ready.model
         try:
-            ids = (await model.prompts.encode([{"role": "user", "content": "Hello"}])).ids
-            if model.prefill_sample and len(ids) < model.context:
-                run = self._run(ready, GenerateConfig(max_tokens=2), model.special.eos)
-                async for _ in run.deltas(ids, lambda: False):
+            prompt = await model.prompts.encode([{"role": "user", "content": "Hello"}])
+            if model.prefill_sample and len(prompt.ids) < model.context:
+                run = self._run(ready, GenerateConfig(max_tokens=2), prompt)
+                async for _ in run.deltas(lambda: False):
                     pass
         except OctavoError as error:  # a template may want other messages than this one
             if error.code == "gpu.lost":
@@ -117,18 +116,10 @@ class Engine:
             if key is not None:
                 self._tell_asker(key, news)
 
-    def _run(
-        self,
-        ready: Ready,
-        config: GenerateConfig,
-        ends: frozenset[int],
-        reasoning: Reasoning | None = None,
-        strip_space: bool = False,
-    ) -> Run:
+    def _run(self, ready: Ready, config: GenerateConfig, prompt: Prompt) -> Run:
         model, session = ready.model, Session(ready.model.pool)
-        return Run(
-            model, session, ready.scheduler, config, self._host, ends, reasoning, strip_space
-        )
+        ends = model.special.eos
+        return Run(model, session, ready.scheduler, config, self._host, prompt, ends)
 
     def generate(
         self,
@@ -223,20 +214,17 @@ class Engine:
     async def _deltas(
         self, request: Request, ready: Ready, begin: Prompt, config: GenerateConfig
     ) -> AsyncGenerator[Delta, None]:
-        ids, reasoning = begin.ids, copy.copy(begin.reasoning)
-        check_length(ids, ready.model.context, config)
+        check_length(begin.ids, ready.model.context, config)
         if config.schema is not None:
-            reasoning = Reasoning()  # an answer of a form has no other part
-        run = self._run(ready, config, ready.model.special.eos, reasoning, begin.strip_space)
+            begin = replace(begin, reasoning=Reasoning())  # an answer of a form has no other part
+        run = self._run(ready, config, begin)
         request.run, run.answer.timing.asked = run, request.asked
-        if begin.answered:
-            run.follow(ids[-begin.answered :], begin.rest, begin.tail)
         obeys = config.schema is None or await self._obey(run, request, ready, config.schema)
         if not obeys:
             run.answer.finish_reason = "cancelled"
         while obeys:
             try:
-                async with aclosing(run.deltas(ids, lambda: request.stopping)) as deltas:
+                async with aclosing(run.deltas(lambda: request.stopping)) as deltas:
                     async for delta in deltas:
                         request.slot.recovery.works()
                         yield delta
@@ -254,7 +242,7 @@ class Engine:
             if again is not ready:
                 ready = again
                 # There may be less memory than there was.
-                check_length(ids + run.answer.ids, ready.model.context, config)
+                check_length(begin.ids + run.answer.ids, ready.model.context, config)
                 run.move(ready.model, Session(ready.model.pool), ready.scheduler)
         for delta in run.flush():
             yield delta
@@ -262,11 +250,7 @@ class Engine:
             return
         self._unfinished.forget(request.key)
         if run.answer.finish_reason != "stop":
-            answered = begin.answered + len(run.answer.ids)
-            so_far = ids + run.answer.ids
-            tail = (begin.tail + run.answer.text)[-MAX_STOP:]
-            told = Prompt(so_far, reasoning, answered, run.rest, tail, begin.strip_space)
-            self._unfinished.keep(request.key, request.slot, told)
+            self._unfinished.keep(request.key, request.slot, run.so_far)
 
     async def _obey(self, run: Run, request: Request, ready: Ready, schema: str) -> bool:
         """Have the grammar of an answer's form; whether it was not stopped meanwhile."""
@@ -283,8 +267,6 @@ class Engine:
     ) -> dict[str, Any]:
         """Speed of a loaded model: see ``Bench.measure``. Forgets its conversations; engine.busy
         while there are answers under way, and for those that are asked for meanwhile."""
-        if self._requests:
-            raise OctavoError("engine.busy", hint="Stop it, or wait until it has ended.")
 
         async def bench(ready: Ready, stopped: Stopped) -> dict[str, Any]:
             try:
@@ -311,13 +293,16 @@ class Engine:
 
     async def _begin(self, key: int | None, find: Callable[[], Slot], alone: bool) -> Request:
         """Join those who answer; OctavoError engine.not_loaded or engine.busy."""
-        asked = self._host.now()
+        request = Request(key, self._host.now(), alone)
         if self._loading:
             raise OctavoError("engine.busy", "A model is being loaded.")
-        async with self._changing:
-            pass  # a reset under way comes first; then nothing is awaited
-        slot = find()
-        request = Request(key, slot, asked, alone)
+        self._queued.append(request)
+        try:
+            async with self._changing:
+                pass  # a reset under way comes first; then nothing is awaited
+        finally:
+            self._queued.remove(request)
+        request.slot = find()
         self._requests.begin(request)
         return request
 
@@ -325,7 +310,8 @@ class Engine:
         """Stop the answer with this key, or without one a load or all answers; returns whether
         there was something to stop."""
         cancelled = key is None and self.stop_load()
-        meant = [r for r in self._requests if not r.stopping and key in (None, r.key)]
+        asked = [*self._requests, *self._queued]
+        meant = [r for r in asked if not r.stopping and key in (None, r.key)]
         self._requests.tell_to_stop(meant)
         return cancelled or bool(meant)
 
@@ -355,13 +341,11 @@ class Engine:
         async with self._changing:
             if model is not None and not loading:
                 self._models.find(model)
-            await self._free(self._models.named(model))
-
-    async def _free(self, slots: list[Slot]) -> None:
-        await self._requests.stop_those_of(slots)
-        for slot in slots:
-            self._models.drop(slot)
-        self._unfinished.only_of(list(self._models))
+            slots = self._models.named(model)
+            await self._requests.stop_those_of(slots)
+            for slot in slots:
+                self._models.drop(slot)
+            self._unfinished.only_of(list(self._models))
 
     def sampling(self, model: str | None = None) -> dict[str, float]:
         """What the file of a loaded model recommends, by the field of a request."""

@@ -17,7 +17,7 @@ from engine.loader import Host, LoadedModel
 from engine.models.plans import DECODE
 from engine.ops.state import STEP, StepRecord, logits_tensor, tokens_tensor
 from engine.plan import Call, Plan, Tensor, Weight
-from engine.prompt import check_length
+from engine.prompt import Prompt, check_length
 from engine.scheduler import Scheduler
 from engine.session import Session
 
@@ -73,8 +73,8 @@ async def inspect(
     prompt.empty, prompt.too_long, or request.cancelled if stopped."""
     config = GenerateConfig(max_tokens=1)
     check_length(ids, model.context, config)
-    run = _Inspected(model, Session(model.pool), scheduler, config, host, frozenset())
-    async for _ in run.deltas(ids, stopped):
+    run = _Inspected(model, Session(model.pool), scheduler, config, host, Prompt(ids))
+    async for _ in run.deltas(stopped):
         pass
     if not run.logits:
         raise OctavoError("request.cancelled")

@@ -44,7 +44,7 @@ from engine.tokenizer.spec import (
     special_ids,
     tokenizer_json,
 )
-from engine.tuning import Timing, tune
+from engine.tuning import Measured, tune
 from engine.weights.gguf import GGUF
 from engine.weights.loading import shard_jobs
 
@@ -127,7 +127,7 @@ class LoadedModel:
     file_bytes: int
     sha256: str  # of the file; empty if the manifest does not say
     prefill_sample: tuple[int, float] | None  # tokens of a chunk, and the seconds it took
-    timings: list[Timing]  # of kernel variants, measured in this load
+    timings: list[Measured]  # of kernel variants, measured in this load
     sampling: dict[str, float]  # what the file recommends, by the field of a request
     room: Room
 
@@ -233,7 +233,7 @@ async def load(
         needs = device.needs([*tensors.values(), *extra], plans.values(), manifest.shard_sizes)
         await room.take(needs)
         progress("device", 2, 2, "steps")  # what was in its place is gone
-        timings: list[Timing] = []
+        timings: list[Measured] = []
         if config.tune or (config.tune is None and _is_real_gpu(device)):
             choices, timings = await tune(
                 host,

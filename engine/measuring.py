@@ -16,6 +16,7 @@ from engine.loader import Host, LoadedModel
 from engine.models.plans import DECODE, PREFILL, SAMPLE
 from engine.ops.kv_layout import KV_BLOCK
 from engine.plan import Call, Plan
+from engine.prompt import Prompt
 from engine.scheduler import Scheduler
 from engine.session import Session
 from engine.shaders import Shader, Slot
@@ -123,8 +124,9 @@ class Bench:
     async def _run(
         self, length: int, session: Session, config: GenerateConfig, stopped: Stopped
     ) -> Mapping[str, Any]:
-        run = Run(self.model, session, self.scheduler, config, self.host, frozenset())
-        async for _ in run.deltas([100 + i % 100 for i in range(length)], stopped):
+        prompt = Prompt([100 + i % 100 for i in range(length)])
+        run = Run(self.model, session, self.scheduler, config, self.host, prompt)
+        async for _ in run.deltas(stopped):
             pass
         if stopped():
             raise OctavoError("request.cancelled")

@@ -50,6 +50,11 @@ class Prompt:
     tail: str = ""
     strip_space: bool = False
 
+    @property
+    def begins(self) -> int:
+        """Where the answer begins in the ids."""
+        return len(self.ids) - self.answered
+
 
 class Prompts:
     """Encodes conversations for one model; ``controls`` are the texts of its control tokens,
@@ -110,11 +115,11 @@ class Prompts:
         return Reasoning("within" if text.rstrip().endswith(THINK_OPEN) else "before")
 
     def _guarded(self, message: dict[str, Any], marks: _Marks) -> dict[str, Any]:
-        own = {"content"} if message["role"] in ("assistant", "system") else set()
-        guarded = {"role": message["role"]}
-        for key in message.keys() - guarded:
+        own = ("content",) if message["role"] in ("assistant", "system") else ()
+        guarded = {}
+        for key, value in message.items():
             guard = self._guard_own if key in own else self._guard
-            guarded[key] = guard.broken(message[key], marks.mark)
+            guarded[key] = value if key == "role" else guard.broken(value, marks.mark)
         return guarded
 
 

@@ -59,7 +59,6 @@ class Recovery:
 
     losses: int = 0
     fallen: str = ""
-    _missing_since: float | None = None  # that there is no GPU to be had
 
     def works(self) -> None:
         """The model made a token."""
@@ -108,7 +107,6 @@ class Recovery:
 
     def _give_up(self, config: LoadConfig, reason: str) -> None:
         """From now on the CPU computes, or whoever asks next begins anew."""
-        self._missing_since = None
         if config.device == "auto":
             self.fallen = reason
             return
@@ -116,30 +114,23 @@ class Recovery:
         raise _GivenUpError(reason.partition(", so ")[0] + ".")
 
     async def _open(self, host: Host, config: LoadConfig, tell: Tell) -> Opened:
-        if self.fallen:
-            return await self._open_cpu(host, config)
-        if not self.losses:
+        if not (self.losses or self.fallen):
             return await host.open_device(config)
-        while True:
+        since = host.now()
+        while not self.fallen:
             device = await self._ask(host, config)
-            if self.fallen:
-                return await self._open_cpu(host, config)
             if device:
-                self._missing_since = None
                 return device, ""
-            now = host.now()
-            if self._missing_since is None:
-                self._missing_since = now
-            if now - self._missing_since >= PATIENCE_SECONDS:
+            if host.now() - since >= PATIENCE_SECONDS:
                 self._give_up(config, NOT_GIVEN)
-                continue
-            tell(News("waiting", self.losses))
-            await asyncio.sleep(ASK_SECONDS)
+            elif not self.fallen:
+                tell(News("waiting", self.losses))
+                await asyncio.sleep(ASK_SECONDS)
+        device, _ = await host.open_device(replace(config, device="cpu"))
+        return device, self.fallen
 
     async def _ask(self, host: Host, config: LoadConfig) -> Device | None:
         """A GPU like the one that was lost, or None while the browser gives none."""
-        if self.fallen:
-            return None
         try:
             device, _ = await host.open_device(replace(config, device="gpu"))
         except Exception as error:
@@ -155,7 +146,3 @@ class Recovery:
             device.close()
             return None
         return device
-
-    async def _open_cpu(self, host: Host, config: LoadConfig) -> Opened:
-        device, _ = await host.open_device(replace(config, device="cpu"))
-        return device, self.fallen

@@ -288,8 +288,12 @@ def _take(event: dict[str, Any], answer: RemoteAnswer) -> Iterator[Delta]:
         }
         answer.usage |= {n: c for n, c in counts.items() if type(c) is int and c >= 0}
     choices = event.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else {}
-    delta = choice.get("delta") if isinstance(choice, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict):
+        return
+    if isinstance(choice.get("finish_reason"), str):
+        answer.finish_reason = "length" if choice["finish_reason"] == "length" else "stop"
+    delta = choice.get("delta")
     if not isinstance(delta, dict):
         return
     thought = delta.get("reasoning_content") or delta.get("reasoning")  # vLLM has had both
@@ -302,8 +306,6 @@ def _take(event: dict[str, Any], answer: RemoteAnswer) -> Iterator[Delta]:
         answer.pieces += 1
         answer.text += text
         yield Delta(text, answer.pieces)
-    if isinstance(choice.get("finish_reason"), str):
-        answer.finish_reason = "length" if choice["finish_reason"] == "length" else "stop"
 
 
 def _first_model(text: str) -> str:

@@ -1,9 +1,9 @@
-"""What was asked of loaded models and has not ended: answers, and measurements."""
+"""What was asked of loaded models and has not ended: answers, and whatever else needs one."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from engine.answer import Run, Stopped
@@ -22,9 +22,9 @@ class Request:
     """Something under way on a model, by the ``key`` that its asker knows it by."""
 
     key: int | None
-    slot: Slot
     asked: float  # when, in seconds
-    alone: bool = False  # nothing may be asked for beside it
+    alone: bool = False  # nothing may be under way beside it
+    slot: Slot = field(init=False)  # when it begins
     stopping: bool = False
     waiting: bool = False  # for room in the KV cache: it has none of it
     ready: Ready | None = None  # the model, where it may not be swapped out
@@ -46,10 +46,12 @@ class Requests:
         return len(self._requests)
 
     def begin(self, request: Request) -> None:
-        """It is under way until ``end``. OctavoError engine.busy beside one that wants to be
+        """It is under way until ``end``. OctavoError engine.busy if it or another one wants to be
         alone."""
         if any(other.alone for other in self._requests):
             raise OctavoError("engine.busy", "The model's speed is being measured.")
+        if request.alone and self._requests:
+            raise OctavoError("engine.busy", hint="Stop it, or wait until it has ended.")
         self._requests.append(request)
 
     def end(self, request: Request) -> None:

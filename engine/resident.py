@@ -126,45 +126,46 @@ class Models:
         return [slot for slot in self if key is None or self._by_key.get(key) is slot]
 
     async def load(
-        self, config: LoadConfig, progress: StageProgress, replace: Callable[[], Awaitable[None]]
+        self,
+        config: LoadConfig,
+        progress: StageProgress,
+        stop: Callable[[list[Slot]], Awaitable[None]],
     ) -> LoadedModel:
-        """Load a model, within the budget that ``config`` gives to all of them. When all but
-        weights and memory is known to be right, ``replace`` ends what it takes the place of; then
-        nobody may use one of the same name. If it fails, what is left, and the budget, are as they
-        were."""
+        """Load a model, within the budget that ``config`` gives to all of them, or in their place.
+        When all but weights and memory is known to be right, ``stop`` ends the use of those that
+        it takes the place of; in the end, of others that are the same file, as far as manifests
+        tell: their names become names of this one. If it fails, what is left, and the budget, are
+        as they were."""
         slot, budget = Slot(config), self._memory.budget
 
         async def give_way(nbytes: int) -> None:
             self._memory.check(slot, nbytes, config.memory_bytes)
-            await replace()
-            for same in self.named(config.model):
-                self._memory.swap_out(same)
+            alone = config.memory_bytes is None
+            gone = list(self) if alone else self.named(config.model)
+            await stop(gone)
+            for other in gone:
+                self._memory.swap_out(other)
+            if alone:
+                self._by_key.clear()
             self._memory.budget = config.memory_bytes
 
         async with self._memory.turn():
             with self._memory.coming(slot):
                 try:
                     ready = await self._open(slot, config, progress, self._rehearse, give_way)
+                    twins = [other for other in self if other.sha256 == slot.sha256 != ""]
+                    await stop(twins)
                 except BaseException:
                     self._memory.swap_out(slot)
                     self._memory.budget = budget if self._by_key else None
                     raise
+            for twin in twins:
+                self._memory.swap_out(twin)
             self._by_key.pop(config.model, None)
-            self._by_key[config.model] = slot
+            names = [name for name, other in self._by_key.items() if other in twins]
+            others = {name: other for name, other in self._by_key.items() if other not in twins}
+            self._by_key = others | dict.fromkeys([*names, config.model], slot)
             return ready.model
-
-    def twins(self, key: str) -> list[Slot]:
-        """Models of other names that are the same file, as far as its manifest tells."""
-        slot = self._by_key[key]
-        return [s for s in self if s is not slot and s.sha256 == slot.sha256 != ""]
-
-    def join(self, twin: Slot, key: str) -> None:
-        """From now on all names of a model that nobody uses are names of the one with this key."""
-        self._memory.swap_out(twin)
-        names = [name for name, slot in self._by_key.items() if slot is twin]
-        self._by_key = dict.fromkeys(names, self._by_key[key]) | {
-            name: slot for name, slot in self._by_key.items() if slot is not twin
-        }
 
     async def enter(self, slot: Slot, stopped: Callable[[], bool]) -> Ready | None:
         """Have the model on its device until it is left; one that is swapped out comes back, for

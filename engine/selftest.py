@@ -11,7 +11,7 @@ from array import array
 from dataclasses import replace
 
 from engine.backends.base import Device, persistent_tensors, weights_of
-from engine.checks import Memory, right_plans
+from engine.checks import Notebook, right_plans
 from engine.files import golden
 from engine.models import open_model
 from engine.models.plans import CHOOSE, DECODE, HEAD, PREFILL, SAMPLE, build_plans
@@ -24,7 +24,7 @@ PROMPT = 3  # of the golden file: 130 tokens, more than a tile and than a block
 NUM_IDS = 24
 
 
-async def passes(device: Device, memory: Memory | None = None) -> bool:
+async def passes(device: Device, notebook: Notebook | None = None) -> bool:
     """Whether the device computes the ids it should, with those kernels that are right on it (see
     ``engine.checks``). It holds nothing afterwards. OctavoError gpu.wrong if no kernels are."""
     data = (golden() / "tiny.gguf").read_bytes()
@@ -35,7 +35,7 @@ async def passes(device: Device, memory: Memory | None = None) -> bool:
     kv = model.config.kv_layout(CONTEXT // 16, CONTEXT)
     # 8-bit activations are a choice of less precision, not a fault of the device.
     traits = replace(device.traits, activations="q16")
-    plans, _ = await right_plans(device, lambda t: build_plans(model, t, kv), traits, memory)
+    plans, _ = await right_plans(device, lambda t: build_plans(model, t, kv), traits, notebook)
     try:
         await device.allocate(persistent_tensors(plans.values()).values())
         (rope,) = model.config.ropes

@@ -47,6 +47,7 @@ class Service:
         self._remotes: dict[str, Remote] = {}  # by the names that they were loaded by
         self._last: Remote | None = None  # if it was loaded last of all
         self._opening: asyncio.Task[None] | None = None
+        self._opening_name = ""
         self._requests: dict[int, _Request] = {}  # under way
         self._unfinished: Unfinished[Remote, _Request] = Unfinished()
         self._encoders = Encoders(host, engine.memory)
@@ -56,10 +57,11 @@ class Service:
         self, config: LoadConfig, progress: StageProgress, key: int | None = None
     ) -> dict[str, Any]:
         """Load a model as ``config`` wants it; what is told of it. Raises OctavoError."""
-        if self._opening:
+        is_remote = config.device == "remote"
+        if self._opening or (is_remote and self._engine.loads):
             raise OctavoError("engine.busy", "A model is already being loaded.")
         failure = ""
-        if config.device != "remote":
+        if not is_remote:
             try:
                 model = await self._engine.load(config, progress, key)
             except OctavoError as error:
@@ -81,6 +83,7 @@ class Service:
         reason += f"{config.remote.origin} computes the answers, and what you write is sent there."
         remote = Remote(self._host, config.remote, reason)
         task = self._opening = asyncio.ensure_future(remote.open())
+        self._opening_name = config.model
         try:
             await task
         except asyncio.CancelledError:
@@ -143,10 +146,13 @@ class Service:
         model: str | None = None,
     ) -> AsyncGenerator[Delta | Answer | RemoteAnswer, None]:
         """Continue an answer: see ``Engine.go_on``; of a remote server as well as that can."""
-        if earlier not in self._unfinished and not self._find(model):
+        given = self._find(model)
+        # Without a name the model that began the answer is meant, not the one loaded last.
+        may_be_here = not given or (model is None and self._engine.state != "empty")
+        if earlier not in self._unfinished and may_be_here:
             return self._engine.go_on(earlier, config, key, model)
         remote, begun = self._unfinished.find(earlier)
-        if model is not None and self._find(model) is not remote:
+        if model is not None and given is not remote:
             raise OctavoError("request.invalid", f"{model!r} did not begin the answer.")
         if begun.thinking:
             raise OctavoError(
@@ -232,19 +238,16 @@ class Service:
 
     async def unload(self, model: str | None = None) -> None:
         """Stop, and free the model or encoder of this name, or all."""
-        if await self._encoders.unload(model) and model is not None:
-            return
-        if self._opening:
-            self._opening.cancel()
-        remote = None if model is None else self._remotes.get(model)
-        if model is not None and remote:
-            del self._remotes[model]
-            await self._drop([remote])
-            return
-        if model is None:
-            remotes, self._remotes = list(self._remotes.values()), {}
-            await self._drop(remotes)
-        await self._engine.unload(model)
+        found = await self._encoders.unload(model)
+        if self._opening and model in (None, self._opening_name):
+            found = self._opening.cancel()
+        gone = [key for key in self._remotes if model in (None, key)]
+        await self._drop([self._remotes.pop(key) for key in gone])
+        try:
+            await self._engine.unload(model)
+        except OctavoError:  # there is none of this name
+            if not (found or gone):
+                raise
 
     async def measure(
         self, sizes: MeasureConfig, model: str | None = None, key: int | None = None

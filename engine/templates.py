@@ -10,9 +10,9 @@ from collections.abc import Iterable
 _TURNS = "{% for message in messages %}"
 _TEXT = "(message.content or '')"
 _CUT = _TEXT + ".split('</think>')[-1]"  # what was thought is no part of a history
-# A leading system message goes before the first user's text.
+# Leading system messages go before the first user's text.
 _SYSTEM = "{% set ns = namespace(before='') %}"
-_KEEP = "{% if message.role == 'system' %}{% set ns.before = " + _TEXT + " ~ '\n\n' %}"
+_KEEP = "{% if message.role == 'system' %}{% set ns.before = ns.before ~ " + _TEXT + " ~ '\n\n' %}"
 _SPEND = "{% set ns.before = '' %}"
 
 CHATML = (
@@ -50,8 +50,13 @@ def _mistral(space: str) -> str:
     return (
         _SYSTEM + _TURNS + _KEEP + "{% elif message.role == 'assistant' %}"
         "{{ '" + space + "' ~ (" + _TEXT + " | trim) ~ eos_token }}"
-        "{% else %}{{ '[INST]" + space + "' ~ ns.before ~ " + _TEXT + " ~ '[/INST]' }}"
-        "" + _SPEND + "{% endif %}{% endfor %}"
+        "{% else %}{{ '[INST]"
+        + space
+        + "' ~ ns.before ~ "
+        + _TEXT
+        + " ~ '[/INST]' }}"
+        + _SPEND
+        + "{% endif %}{% endfor %}"
     )
 
 

@@ -19,7 +19,7 @@ from functools import cache
 from typing import Protocol
 
 from engine.backends.base import Device, Progress, persistent_tensors
-from engine.checks import Memory
+from engine.checks import Notebook
 from engine.errors import as_octavo_error
 from engine.ops.kv_layout import KV_BLOCK
 from engine.ops.state import STEP, StepRecord
@@ -49,7 +49,7 @@ async def at_once(nbytes: int) -> None:
 
 
 @dataclass(frozen=True)
-class Timing:
+class Measured:
     """What was measured of one variant; ``seconds`` a call, ``nbytes`` read and written by it."""
 
     key: str
@@ -71,7 +71,7 @@ class Timing:
         }
 
 
-class Host(Memory, Protocol):
+class Host(Notebook, Protocol):
     """What tuning needs of the engine's host."""
 
     def now(self) -> float:
@@ -86,7 +86,7 @@ async def tune(
     again: bool,
     progress: Progress,
     take: Take = at_once,
-) -> tuple[dict[str, str], list[Timing]]:
+) -> tuple[dict[str, str], list[Measured]]:
     """Variant by key, for `Plan.varied`, and what was measured for it now: what this adapter has
     not been asked before, as far as BUDGET_SECONDS go; ``again``, all of it."""
     place = f"kernels {fingerprint()} {device.traits.name}"
@@ -99,9 +99,9 @@ async def tune(
     return known, timings
 
 
-def choose(timings: Iterable[Timing]) -> dict[str, str]:
+def choose(timings: Iterable[Measured]) -> dict[str, str]:
     """The best variant by key: the first, or a right one that is clearly faster."""
-    by_key: dict[str, list[Timing]] = {}
+    by_key: dict[str, list[Measured]] = {}
     for timing in timings:
         by_key.setdefault(timing.key, []).append(timing)
     best: dict[str, str] = {}
@@ -119,7 +119,7 @@ async def measure(
     budget: float,
     progress: Progress,
     take: Take = at_once,
-) -> list[Timing]:
+) -> list[Measured]:
     """Time the variants of all calls whose key is not ``known``, until ``budget`` seconds are
     over. A call with a variant that this device cannot run, or that has no room (``take``), is left
     as it is. Whatever was on the device is freed."""
@@ -138,7 +138,7 @@ async def measure(
         return []
     device.prepare([call.varied(name) for call, _ in calls.values() for name in call.variants])
     heaviest, most = max(calls.values(), key=lambda c: c[1] * _nbytes(c[0]))
-    timings: list[Timing] = await _tried(device, _warm_up(device, heaviest, most, now, take))
+    timings: list[Measured] = await _tried(device, _warm_up(device, heaviest, most, now, take))
     started = now()
     for i, (call, tokens) in enumerate(calls.values()):
         if now() - started > budget:
@@ -148,7 +148,7 @@ async def measure(
     return timings
 
 
-async def _tried(device: Device, work: Awaitable[list[Timing]]) -> list[Timing]:
+async def _tried(device: Device, work: Awaitable[list[Measured]]) -> list[Measured]:
     """The outcome, or nothing if the device cannot do it; either way the device is empty again."""
     try:
         return await work
@@ -187,7 +187,7 @@ def _copies(call: Call) -> list[Call]:
 
 async def _measure_call(
     device: Device, call: Call, tokens: int, now: Callable[[], float], take: Take
-) -> list[Timing]:
+) -> list[Measured]:
     once, timed = dict[str, Plan](), dict[str, Plan]()
     for i, name in enumerate(call.variants):
         calls = tuple(copy.varied(name) for copy in _copies(call))
@@ -209,14 +209,14 @@ async def _measure_call(
             seconds, repeats[name] = await _seconds(device, plan, repeats[name], SLICE_SECONDS)
             best[name] = min(seconds, best[name])
     return [
-        Timing(call.key, call.label, name, best[name], _nbytes(call), _same(result, first))
+        Measured(call.key, call.label, name, best[name], _nbytes(call), _same(result, first))
         for name, result in results.items()
     ]
 
 
 async def _warm_up(
     device: Device, call: Call, tokens: int, now: Callable[[], float], take: Take
-) -> list[Timing]:
+) -> list[Measured]:
     """Work without a pause until it gets no faster: an idle GPU's clock takes its time to come
     up, and does not while there is little to do."""
     plan = Plan("warm", (call,), {}, (), tokens)

@@ -8,6 +8,7 @@ import json
 import reprlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from engine.answer import Delta, Stopped
@@ -26,6 +27,7 @@ from engine.config import (
     check_text,
     check_top,
     encoder_config,
+    only_one,
 )
 from engine.engine import Engine
 from engine.errors import OctavoError, as_octavo_error
@@ -108,35 +110,30 @@ class Worker:
     def _reply(self, id: int, kind: str, **content: Any) -> None:
         self._post(json.dumps({"id": id, "kind": kind, **content}))
 
+    def _progress(self, id: int, stage: str, loaded: int, total: int, unit: str) -> None:
+        self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
+
     def _tell(self, id: int, news: News) -> None:
         self._reply(id, "recovery", **news.to_wire())
 
     async def _load(self, id: int, message: Message) -> dict[str, Any]:
         started, config = self._host.now(), LoadConfig.from_wire(message)
-
-        def progress(stage: str, loaded: int, total: int, unit: str) -> None:
-            self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
-
         with self._stoppable_by(id, self._service.stop_load):
-            loaded = await self._service.load(config, progress, key=id)
+            loaded = await self._service.load(config, partial(self._progress, id), key=id)
         load_ms = (self._host.now() - started) * 1e3
         return {**loaded, "key": config.model, "load_ms": load_ms}
 
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
         model = check_model(message)
         config = GenerateConfig.from_wire(message, self._service.sampling(model))
-        ways = [
-            name for name in ("messages", "prompt", "continues") if message.get(name) is not None
-        ]
-        if len(ways) > 1:
-            raise OctavoError("request.invalid", f"Give {ways[0]} or {ways[1]}, not both of them.")
-        if ways == ["prompt"]:
+        way = only_one(message, "messages", "prompt", "continues")
+        if way == "prompt":
             events = self._service.complete(check_prompt(message), config, key=id, model=model)
-        elif ways != ["continues"]:
+        elif way == "continues":
+            events = self._service.go_on(check_handle(message), config, key=id, model=model)
+        else:
             messages, tools = check_messages(message), check_tools(message)
             events = self._service.generate(messages, config, key=id, tools=tools, model=model)
-        else:
-            events = self._service.go_on(check_handle(message), config, key=id, model=model)
         with self._stoppable_by(id, lambda: self._service.stop(id)):
             async for event in events:
                 if isinstance(event, Delta):
@@ -175,8 +172,6 @@ class Worker:
 
     async def _inspect(self, id: int, message: Message) -> dict[str, Any]:
         top, model = check_top(message), check_model(message)
-        if message.get("messages") is not None and message.get("prompt") is not None:
-            raise OctavoError("request.invalid", "Give messages or prompt, not both of them.")
         begin = _beginning(message)
 
         async def look(ready: Ready, stopped: Stopped) -> dict[str, Any]:
@@ -198,12 +193,8 @@ class Worker:
 
     async def _embed(self, id: int, message: Message) -> dict[str, Any]:
         texts, config = check_input(message), encoder_config(message)
-
-        def progress(stage: str, loaded: int, total: int, unit: str) -> None:
-            self._reply(id, "progress", stage=stage, loaded=loaded, total=total, unit=unit)
-
         with self._stoppable_by(id, lambda: self._service.stop_embedding(id)):
-            return await self._service.embed(config, texts, progress, key=id)
+            return await self._service.embed(config, texts, partial(self._progress, id), key=id)
 
     async def _status(self, id: int, message: Message) -> dict[str, Any]:
         return self._service.status()
@@ -211,7 +202,7 @@ class Worker:
 
 def _beginning(message: Message) -> Callable[[LoadedModel], Awaitable[Prompt]]:
     """What a model makes of the ``prompt`` or the ``messages`` of a request."""
-    if message.get("prompt") is not None:
+    if only_one(message, "messages", "prompt") == "prompt":
         prompt = check_prompt(message)
         return lambda model: raw_prompt(model, prompt)
     messages, tools = check_messages(message), check_tools(message)

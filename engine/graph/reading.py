@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -132,7 +133,8 @@ def _known(fields: Mapping[str, Any], dtype: str, shape: tuple[int, ...], owner:
 
 def _number(value: object, dtype: str, owner: str) -> int | float | bool:
     if dtype in FLOATS and (type(value) in (int, float) or str(value) in _SPECIAL):
-        return float(value)  # type: ignore[arg-type]
+        with suppress(OverflowError):  # of a whole number beyond all floats
+            return float(value)  # type: ignore[arg-type]
     if dtype == "bool" and type(value) is bool:
         return value
     if dtype not in FLOATS and dtype != "bool" and type(value) is int and abs(value) <= 1 << 64:

@@ -101,7 +101,7 @@ class StreamDecoder:
 
     def __init__(self, table: Sequence[bytes], strip_space: bool = False) -> None:
         self._table = table
-        self._strip_space = strip_space
+        self.strip_space = strip_space  # as long as the text has not begun
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, ids: Iterable[int]) -> str:
@@ -111,8 +111,8 @@ class StreamDecoder:
         """
         table, size = self._table, len(self._table)
         text = self._utf8.decode(b"".join([table[i] for i in ids if 0 <= i < size]))
-        if self._strip_space and text:
-            self._strip_space = False
+        if self.strip_space and text:
+            self.strip_space = False
             return text.removeprefix(" ")
         return text
 
@@ -123,7 +123,6 @@ class StreamDecoder:
 
     def follow(self, rest: bytes) -> None:
         """Begin with the ``rest`` of a text that this one continues."""
-        self._strip_space = False
         self._utf8.setstate((rest, 0))
 
     def flush(self) -> str:

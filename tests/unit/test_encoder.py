@@ -28,6 +28,7 @@ from engine.room import Memory
 from engine.worker import Worker
 from tests.conftest import ROOT
 from tests.unit.test_embedding import expected
+from tests.unit.worker_client import Client
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(36))]
 BERT = ROOT / "tests/golden/onnx_bert.onnx"
@@ -90,10 +91,15 @@ def test_embeddings_in_openais_shape(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("texts", [[], [""], [3], ["a"] * 2049], ids=["none", "empty", "3", "many"])
-def test_requests_that_are_wrong(folder: Path, texts: Any) -> None:
-    with pytest.raises(OctavoError) as caught:
-        asyncio.run(loaded(folder).create(texts))
-    assert caught.value.code == "request.invalid"
+def test_requests_that_are_wrong(texts: Any) -> None:
+    """They are refused before anything is loaded: there is nothing to load."""
+
+    async def run() -> None:
+        reply = await Client().ask("embed", model="an encoder", input=texts)
+        assert reply["error"]["code"] == "request.invalid"
+        assert reply["error"]["message"].startswith("input should be")
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,28 @@ def test_an_answer_in_pieces_does_not_begin_with_the_tokenizers_space(pieces: Pa
             if isinstance(event, Answer):
                 assert event.text == " the the the"
         assert texts[-1] == "the the the"
+
+    asyncio.run(run())
+
+
+def test_an_answer_whose_text_has_not_begun_goes_on_without_the_tokenizers_space(
+    pieces: Path,
+) -> None:
+    the = golden("tokens_pieces")["tokens"].index("\u2581the")
+
+    async def run() -> None:
+        engine = Engine(NativeHost(pieces))
+        await engine.load(LoadConfig(context=256), lambda *_: None)
+
+        async def text(events: AsyncGenerator[Delta | Answer, None]) -> str:
+            return "".join([event.text async for event in events if isinstance(event, Delta)])
+
+        def forced(id: int) -> GenerateConfig:
+            return GenerateConfig(max_tokens=1, logit_bias=((id, 1e3),))
+
+        assert await text(engine.generate(CHAT, forced(1), 1)) == "", "a control token has no text"
+        assert await text(engine.go_on(1, forced(the), 2)) == "the"
+        assert await text(engine.go_on(2, forced(the), 3)) == " the"
 
     asyncio.run(run())
 
@@ -399,6 +421,55 @@ def test_no_answer_begins_in_the_middle_of_a_change(change: str) -> None:
         await engine.reset()
         kv = engine.status().get("kv", {})
         assert kv.get("free_blocks") == kv.get("num_blocks")
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_waits_for_the_end_of_a_reset_can_be_stopped() -> None:
+    async def run() -> None:
+        engine = await loaded()
+
+        def asked(key: int) -> asyncio.Task[Answer]:
+            async def last() -> Answer:
+                async for event in engine.generate(CHAT, GenerateConfig(max_tokens=300), key):
+                    if isinstance(event, Answer):
+                        return event
+                raise AssertionError
+
+            return asyncio.ensure_future(last())
+
+        first = asked(1)
+        while engine.state != "generating":
+            await asyncio.sleep(0)
+        reset, second, third = asyncio.ensure_future(engine.reset()), asked(2), asked(3)
+        await asyncio.sleep(0)
+        assert not first.done()
+        assert engine.stop(2) and not engine.stop(2)
+        ends = [answer.finish_reason for answer in await asyncio.gather(first, second, third)]
+        assert ends == ["cancelled", "cancelled", "length"]
+        await reset
+
+    asyncio.run(run())
+
+
+def test_a_measurement_begins_beside_no_answer() -> None:
+    """One that was asked for earlier, and has not begun, is beside it, too."""
+
+    async def run() -> None:
+        engine = await loaded()
+        first = asyncio.ensure_future(chat(engine, CHAT, max_tokens=300))
+        while engine.state != "generating":
+            await asyncio.sleep(0)
+        reset = asyncio.ensure_future(engine.reset())
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(chat(engine, CHAT, max_tokens=9))
+        while engine.state == "generating":
+            await asyncio.sleep(0)
+        with pytest.raises(OctavoError) as caught:
+            await engine.measure(MeasureConfig(4, 9, 1))
+        assert caught.value.code == "engine.busy"
+        assert (await second).ids == golden("tiny")["prompts"][1]["ids"][:9]
+        await asyncio.gather(first, reset)
 
     asyncio.run(run())
 

@@ -56,6 +56,12 @@ def test_as_the_family_has_it(marks: tuple[str, ...], conversation: str) -> None
     assert render(marks, messages) == text.removeprefix(BOS)  # the tokenizer's part
 
 
+@pytest.mark.parametrize("marks", [GEMMA, MISTRAL])
+def test_all_that_leads_goes_before_the_first_text(marks: list[str]) -> None:
+    leading = [{"role": "system", "content": text} for text in ("One.", "Two.")]
+    assert "One.\n\nTwo.\n\nHi" in render(marks, [*leading, {"role": "user", "content": "Hi"}])
+
+
 LLAMA3_TEXT = (
     "<|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
     "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"

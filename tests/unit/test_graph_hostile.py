@@ -218,6 +218,11 @@ WRONG: dict[str, tuple[Change, str, str]] = {
         "graph.invalid",
         "'shape'",
     ),
+    "a number beyond all floats": (
+        lambda g: g["constants"][1].update(dtype="f32", values=[10**400, 1]),
+        "graph.invalid",
+        "'shape'",
+    ),
     "negative size": (lambda g: g["inputs"][0].update(shape=[-1, 32]), "graph.invalid", "'x'"),
     "nodes": (lambda g: g.update(nodes={}), "graph.invalid", "nodes"),
     "unknown axis": (lambda g: g["inputs"][0].update(shape=["m", 32]), "graph.invalid", "'m'"),

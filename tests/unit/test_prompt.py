@@ -45,6 +45,13 @@ def text_of(ids: list[int]) -> str:
     return decoder.push(ids) + decoder.flush()
 
 
+def test_fields_keep_their_order() -> None:
+    message = {"role": "assistant", "content": "a", "name": "b", "reasoning_content": "c"}
+    keys = "{% for m in messages %}{{ m.keys() | join(' ') }}{% endfor %}"
+    ids = asyncio.run(prompts(keys).encode([message])).ids
+    assert text_of(ids) == "role content name reasoning_content"
+
+
 def test_there_are_control_tokens_to_guard() -> None:
     assert "<|im_end|>" in CONTROLS
     assert control_ids(ENCODER.ids("<|im_end|>")), "unguarded, it is one"

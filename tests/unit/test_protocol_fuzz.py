@@ -61,8 +61,8 @@ def is_from(low: float, high: float) -> Callable[[Any], bool]:
 
 
 def is_nothing(value: Any) -> bool:
-    """JUNK makes no token ids and no formats."""
-    return value is None or value in ({}, [], "", 0, False)
+    """JUNK makes no token ids."""
+    return value in (None, {})
 
 
 SAMPLING: dict[str, Callable[[Any], bool]] = {
@@ -78,7 +78,7 @@ SAMPLING: dict[str, Callable[[Any], bool]] = {
     "logprobs": is_one_of(None, True, False),
     "top_logprobs": is_whole(0, 0),
     "context_full": is_one_of(None, "", "stop", "slide"),
-    "response_format": is_nothing,
+    "response_format": is_one_of(None),
 }
 
 

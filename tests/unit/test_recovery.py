@@ -273,6 +273,36 @@ def test_stop_ends_the_wait_at_once(script: list[Any]) -> None:
     asyncio.run(run())
 
 
+def test_a_stopped_wait_is_no_part_of_the_next(with_clock: Any) -> None:
+    async def run() -> None:
+        host = with_clock(FlakyHost(6, *["none"] * 40))
+        engine = Engine(host)
+        await engine.load(LoadConfig(context=512, device="gpu"), lambda *_: None)
+        waiting = asyncio.ensure_future(answered(engine, key=1))
+        while len(host.pauses) < 2:
+            await asyncio.sleep(0)
+        engine.stop(1)
+        assert (await waiting).finish_reason == "cancelled"
+        host.clock += 3600
+        assert (await answered(engine)).ids == LONG_PROMPT["ids"][:40]
+
+    asyncio.run(run())
+
+
+def test_an_outage_is_not_the_hosts_work(with_clock: Any) -> None:
+    async def run() -> None:
+        host = with_clock(FlakyHost(13, 3, 3))
+        engine = Engine(host)
+        await engine.load(LoadConfig(context=512), lambda *_: None)
+        answer = await answered(engine)
+        assert host.pauses == [1, 2]
+        timing = answer.to_wire()["timing"]
+        assert timing["host_ms_per_token"] == 0
+        assert timing["ttft_ms"] in (0, 3e3), "the clock stands still otherwise"
+
+    asyncio.run(run())
+
+
 def test_several_answers_and_losses(with_clock: Any) -> None:
     async def run() -> None:
         host = with_clock(FlakyHost(*range(8, 30, 2)))

@@ -337,6 +337,58 @@ def test_a_model_here_stays_if_neither_device_nor_server_has_another(tmp_path: P
     ran(work, host)
 
 
+def test_an_answer_goes_on_where_it_began_whatever_was_loaded_last(server: ApiServer) -> None:
+    async def work(client: Client) -> None:
+        room = {"memory_bytes": 1 << 30}
+        await client.ask("load", model="here", **room)
+        first = await client.ask("generate", **ASK | {"max_tokens": 10})
+        await client.ask("load", model="there", device="remote", remote=remote(server), **room)
+        more = await client.ask("generate", continues=first["handle"], max_tokens=10)
+        assert first["ids"] + more["ids"] == SHIP["ids"][:20]
+        there = await client.ask("generate", **ASK | {"max_tokens": 5})
+        await client.ask("load", model="here", **room)
+        assert (await client.ask("generate", continues=there["handle"], max_tokens=5))["ids"] == []
+        for model, handle in (("there", more["handle"]), ("here", there["handle"])):
+            with pytest.raises(OctavoError) as caught:
+                await client.ask("generate", continues=handle, model=model)
+            assert caught.value.code == "request.invalid"
+
+    ran(work)
+
+
+def test_unloading_one_stops_no_other_load(server: ApiServer) -> None:
+    async def work(client: Client) -> None:
+        await client.ask("load", model="here")
+        wanted = {"model": "there", "device": "remote", "memory_bytes": 1 << 30}
+        loading = asyncio.ensure_future(client.ask("load", remote=remote(server), **wanted))
+        await client.ask("status")
+        await client.ask("unload", model="here")
+        await loading
+        loading = asyncio.ensure_future(client.ask("load", remote=remote(server), **wanted))
+        await client.ask("status")
+        await client.ask("unload", model="there")
+        with pytest.raises(OctavoError, match="stopped"):
+            await loading
+        assert (await client.ask("status"))["state"] == "empty"
+
+    ran(work)
+
+
+def test_one_model_is_loaded_at_a_time_here_or_there(server: ApiServer) -> None:
+    async def work(client: Client) -> None:
+        loading = asyncio.ensure_future(client.ask("load", model="here"))
+        await asyncio.sleep(0)
+        with pytest.raises(OctavoError) as caught:
+            await client.ask("load", model="there", device="remote", remote=remote(server))
+        assert caught.value.code == "engine.busy"
+        await client.ask("stop")
+        await client.ask("load", model="there", device="remote", remote=remote(server))
+        with pytest.raises(OctavoError, match="stopped"):
+            await loading
+
+    ran(work)
+
+
 def test_models_here_and_there_side_by_side(server: ApiServer) -> None:
     async def work(client: Client) -> None:
         room = {"memory_bytes": 1 << 30}
@@ -470,6 +522,12 @@ def test_a_server_without_usage_and_done(scripted: Start) -> None:
     deltas, answer = outcome(scripted(text[:9], 0.05, text[9:]).url)
     assert len(deltas) == 2 and answer.finish_reason == "stop"
     assert answer.to_wire()["usage"]["completion_tokens"] == 2
+
+
+def test_why_it_ended_may_come_alone(scripted: Start) -> None:
+    end = {"choices": [{"delta": None, "finish_reason": "length"}]}
+    _, answer = outcome(scripted(lines(CHUNK, end)).url)
+    assert answer.finish_reason == "length"
 
 
 @pytest.mark.parametrize(

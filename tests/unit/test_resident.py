@@ -604,6 +604,38 @@ def test_a_file_has_room_once_whatever_its_names() -> None:
     test(run)
 
 
+def test_a_load_that_is_stopped_at_its_very_end_leaves_nothing() -> None:
+    """While the answers of the same file by another name end."""
+
+    async def run() -> None:
+        bench = Bench(1 << 30)
+        one, two = NAMES[:2]
+        await bench.load(one, two)
+        part, answer = await bench.ask(one, 5, key=7), bench.ask(one, 200)
+        loading = asyncio.ensure_future(bench.load(""))
+        await until(lambda: any(request.stopping for request in bench.engine._requests))
+        assert bench.engine.stop_load()
+        assert await code(loading) == "request.cancelled"
+        assert [m["model"] for m in bench.engine.status()["models"]] == [one, two]
+        assert (await answer).finish_reason == "cancelled"
+        bench.check()
+        more = await collect(bench.engine.go_on(7, GenerateConfig(max_tokens=5)))
+        assert part.ids + more.ids == golden(one)["ids"][:10]
+
+    test(run)
+
+
+def test_the_model_loaded_last_is_the_same_for_all_that_is_asked() -> None:
+    async def run() -> None:
+        bench = Bench(1 << 30)
+        await bench.load(*NAMES[:2], "")
+        assert bench.resident == [NAMES[1], ""]
+        models = bench.engine._models
+        assert list(models)[-1] is models.find(None) is models.find(NAMES[0])
+
+    test(run)
+
+
 def test_an_answer_begins_while_another_model_comes_back() -> None:
     async def run() -> None:
         bench = Bench(sum(sizes) - 1)

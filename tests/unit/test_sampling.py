@@ -143,6 +143,7 @@ def test_log_probabilities() -> None:
         {"presence_penalty": True},
         {"frequency_penalty": 1e9},
         {"logit_bias": [1, 2]},
+        {"logit_bias": 0},
         {"logit_bias": {"x": 1}},
         {"logit_bias": {"-1": 1}},
         {"logit_bias": {"5": 101}},

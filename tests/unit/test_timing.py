@@ -12,6 +12,7 @@ from engine.answer import Answer
 from engine.backends.null import NullDevice
 from engine.config import GenerateConfig, LoadConfig
 from engine.engine import Engine
+from engine.kv import BlockPool
 from engine.models.plans import DECODE, HEAD, PREFILL
 from engine.timing import Timing, rate
 from tests.conftest import ROOT
@@ -147,6 +148,23 @@ def test_an_answer_that_was_stopped_in_the_queue_has_nothing_else() -> None:
         assert engine.stop(2)
         timing = await second
         assert timing["queue_ms"] == timing["ttft_ms"] == pytest.approx(16 * TOKEN * 1e3)
+        await first
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_was_stopped_while_it_waited_for_room_has_nothing_else() -> None:
+    async def run() -> None:
+        engine = await loaded(ClockedHost())
+        ready_of(engine).model.pool = BlockPool(7)
+        first = asyncio.ensure_future(timed(engine, list(range(3, 99)), 1))
+        second = asyncio.ensure_future(timed(engine, list(range(203, 233)), 2))
+        while not any(request.waiting for request in engine._requests):
+            await asyncio.sleep(0)
+        assert engine.stop(2)
+        timing = await second
+        assert timing["queue_ms"] == timing["ttft_ms"] == pytest.approx(16 * TOKEN * 1e3)
+        assert min(timing.values()) == 0
         await first
 
     asyncio.run(run())

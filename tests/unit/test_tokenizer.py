@@ -169,8 +169,8 @@ def test_only_one_space_of_an_answer_is_stripped() -> None:
     space = table.index(b"  ")
     decoder = StreamDecoder(table, strip_space=True)
     assert decoder.push([space]) + decoder.push([space]) == "   "
-    continued = StreamDecoder(table, strip_space=True)
-    continued.follow(b"")
+    continued = StreamDecoder(table, decoder.strip_space)
+    continued.follow(decoder.rest)
     assert continued.push([space]) == "  "
 
 

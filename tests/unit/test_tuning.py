@@ -17,7 +17,7 @@ from engine.loader import load
 from engine.models import open_model
 from engine.models.plans import DECODE, build_plans
 from engine.plan import Plan, Tensor, Traits
-from engine.tuning import KEY_SECONDS, Timing, choose, measure, tune
+from engine.tuning import KEY_SECONDS, Measured, choose, measure, tune
 from engine.weights.gguf import read_header
 from tests.native import NativeHost, unchecked
 from tests.tiny import TINY
@@ -79,8 +79,8 @@ def tiny_plans() -> list[Plan]:
 
 def measured(
     device: FakeDevice, budget: float = 1e9, known: dict[str, str] | None = None
-) -> list[Timing]:
-    async def run() -> list[Timing]:
+) -> list[Measured]:
+    async def run() -> list[Measured]:
         return await measure(device, tiny_plans(), known or {}, device.now, budget, lambda *_: None)
 
     return asyncio.run(run())
@@ -144,8 +144,8 @@ def test_memory_is_asked_for_before_it_is_taken(most: int) -> None:
 
 @pytest.mark.parametrize("seconds", [0.96e-4, 1e-4])
 def test_what_is_hardly_faster_is_not_chosen(seconds: float) -> None:
-    def timing(variant: str, took: float) -> Timing:
-        return Timing("k", "k", variant, took, 1, True)
+    def timing(variant: str, took: float) -> Measured:
+        return Measured("k", "k", variant, took, 1, True)
 
     assert choose([timing("first", 1e-4), timing("second", seconds)]) == {"k": "first"}
     assert choose([timing("first", 1e-4), timing("second", 0.9e-4)]) == {"k": "second"}
@@ -189,7 +189,7 @@ def test_choices_are_remembered_by_adapter_and_kernels(monkeypatch: pytest.Monke
     device = FakeDevice(fast=FAST)
     host.now = device.now  # type: ignore[method-assign]
 
-    async def twice() -> tuple[dict[str, str], list[Timing], dict[str, str], list[Timing]]:
+    async def twice() -> tuple[dict[str, str], list[Measured], dict[str, str], list[Measured]]:
         first = await tune(host, device, tiny_plans(), False, lambda *_: None)
         second = await tune(host, device, tiny_plans(), False, lambda *_: None)
         return *first, *second

@@ -351,6 +351,30 @@ def test_a_cut_within_a_character_shows_nothing_of_it(stop: str | None) -> None:
     asyncio.run(run())
 
 
+def test_a_stop_string_across_a_cut_ends_an_answer() -> None:
+    async def run() -> None:
+        client = Client()
+        await client.ask("load")
+        messages = SHIP["messages"]
+        whole = (await client.ask("generate", messages=messages, max_tokens=40))["value"]["text"]
+        stop = whole[len(whole) // 2 :][:20]
+        before, within = whole.index(stop), 0
+        for count in range(1, 40):
+            asked = {"messages": messages, "max_tokens": count, "stop": stop}
+            first = (await client.ask("generate", **asked))["value"]
+            if first["finish_reason"] == "stop":
+                break
+            asked = {"continues": first["handle"], "max_tokens": 40, "stop": stop}
+            rest = (await client.ask("generate", **asked))["value"]
+            assert rest["finish_reason"] == "stop"
+            text = first["text"] + rest["text"]
+            assert text == whole[: max(before, len(first["text"]))]
+            within += len(first["text"]) > before
+        assert within > 3, "answers were cut within it"
+
+    asyncio.run(run())
+
+
 def test_a_continuation_that_is_cut_at_once_loses_nothing() -> None:
     async def run() -> None:
         client = Client()
