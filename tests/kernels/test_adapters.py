@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from playwright.sync_api import Error as PlaywrightError
+
 from tests.kernels.harness import Harness
 
-# Adapters of these names, of which `broken` give no device. What is preferred, twice, and how often
-# a device was asked for.
-CHOOSE = """async ({names, broken, software}) => {
+# Adapters of these names, of which `broken` give no device and `silent` no answer, `mute` are not
+# even given; the next long wait for those is a short one. What is preferred, twice, and how often a
+# device was asked for.
+CHOOSE = """async ({names, broken, silent, mute, software}) => {
   const {preferred} = await import('/worker/adapters.mjs');
+  const {setTimeout} = window;
+  const never = () => {
+    window.setTimeout = (work) => {
+      window.setTimeout = setTimeout;
+      return setTimeout(work, 1);
+    };
+    return new Promise(() => {});
+  };
   const asked = [];
   const gpu = {
     requestAdapter: async ({powerPreference}) => {
       const i = powerPreference === 'low-power' ? 1 : 0;
       if (!names[i]) return null;
+      if (names[i] === mute) return never();
       const adapter = await navigator.gpu.requestAdapter();
       const info = {vendor: names[i], architecture: '', device: '', description: ''};
       return {
-        info: {...info, isFallbackAdapter: software.includes(names[i])},
+        info: {...info, isFallbackAdapter: names[i] === software},
         requestDevice: async () => {
           asked.push(names[i]);
-          if (broken.includes(names[i])) throw new Error('no device');
+          if (names[i] === silent) return never();
+          if (names[i] === broken) throw new Error('no device');
           return adapter.requestDevice();
         },
       };
@@ -32,9 +46,8 @@ CHOOSE = """async ({names, broken, software}) => {
 FAST, FRUGAL = "high-performance", "low-power"
 
 
-def choose(harness: Harness, *names: str | None, broken: str = "", software: str = "") -> Any:
-    options = {"names": names, "broken": [broken], "software": [software]}
-    return harness.page.evaluate(CHOOSE, options)
+def choose(harness: Harness, *names: str | None, **manners: str) -> Any:
+    return harness.page.evaluate(CHOOSE, {"names": names, **manners})
 
 
 def test_the_better_of_two_is_measured_once(harness: Harness) -> None:
@@ -42,6 +55,13 @@ def test_the_better_of_two_is_measured_once(harness: Harness) -> None:
     assert choose(harness, "c", "d", broken="d") == [FAST, 2, FAST, 2]
     first, asked, again, still = choose(harness, "e", "f")
     assert (first, asked, still) == (again, 2, 2)
+
+
+def test_who_never_answers_is_not_waited_for(harness: Harness) -> None:
+    assert choose(harness, "i", "j", silent="i") == [FRUGAL, 2, FRUGAL, 2]
+    assert choose(harness, "k", "l", silent="l") == [FAST, 2, FAST, 2]
+    with pytest.raises(PlaywrightError, match="Asking for a GPU"):
+        choose(harness, "m", "n", mute="n")
 
 
 def test_nothing_is_measured_where_there_is_no_choice(harness: Harness) -> None:
