@@ -9,16 +9,14 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from engine import ops
-from engine.cases import Attend, all_cases
-from engine.models.plans import build_plans
+from engine.cases import all_cases
 from engine.ops.kv_layout import KVLayout
 from engine.ops.norm import Norm
 from engine.ops.spans import tensor_of
 from engine.ops.state import logits_tensor, tokens_tensor
 from engine.plan import Call, Plan, PlanBuilder, Traits
 from engine.shaders import Shader
-from engine.weights.loading import repack_kernels
-from tests.kernels.cases import state, weight
+from tests.kernels.cases import weight
 
 MOST_BUFFERS, MOST_MEMORY, MOST_LANES, MOST_GROUPS = 8, 16384, 256, 65535
 VOCAB, WIDTH, HIDDEN, CHUNK = 262144, 2560, 10240, 2048  # Gemma 3 4B, in long steps
