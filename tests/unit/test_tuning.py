@@ -38,6 +38,7 @@ class FakeDevice(NullDevice):
         self.compiled: list[str] = []
         self.warm = False
         self.longest = 0  # calls in one measurement
+        self.stopped = False  # its clock
         self._last = ""
 
     async def compile(self, plans: Sequence[Plan], progress: object) -> None:  # type: ignore[override]
@@ -63,7 +64,7 @@ class FakeDevice(NullDevice):
         self.warm |= plan == "warm"
         self.clock += each * repeat * len(calls)
         self.longest = max(self.longest, repeat * len(calls))
-        return int(each * repeat * len(calls) * 1e4) / 1e4
+        return 0.0 if self.stopped else int(each * repeat * len(calls) * 1e4) / 1e4
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         value = 2.0 if self._is(self.plans[self._last], self.wrong) else 1.0
@@ -107,6 +108,15 @@ def test_a_slow_gpu_gets_one_call_at_a_time() -> None:
     device = FakeDevice(seconds=0.05)
     assert len({t.key for t in measured(device)}) > 4
     assert device.longest == 1
+
+
+def test_a_gpu_whose_clock_stands_still() -> None:
+    device = FakeDevice(fast=FAST, seconds=1e-3)
+    device.stopped = True
+    timings = measured(device)
+    assert device.longest * 1e-4 < 1, "seconds that it works without a pause"
+    assert all(5e-5 < t.seconds < 2e-3 for t in timings)
+    assert FAST in choose(timings).values()
 
 
 def test_what_a_token_takes_most_often_comes_first() -> None:
