@@ -57,11 +57,17 @@ export function describe(adapter) {
   return {
     name: [info.vendor, info.architecture, info.description].filter(Boolean).join(" "),
     software: isSoftware(adapter),
-    subgroup: features.has("subgroups") ? info.subgroupMinSize : 0,
+    subgroup: features.has("subgroups") ? lanes(info) : 0,
     max_binding_bytes: limits.maxStorageBufferBindingSize,
     max_buffer_bytes: limits.maxBufferSize,
     workgroup_bytes: limits.maxComputeWorkgroupStorageSize,
   };
+}
+
+/** How many lanes each subgroup has at least. On Metal, where no adapter tells, Chrome said 4 for a long
+ * time; Apple's own GPUs have 32. @param {GPUAdapterInfo} info */
+function lanes({ vendor, subgroupMinSize }) {
+  return vendor === "apple" ? Math.max(32, subgroupMinSize) : subgroupMinSize;
 }
 
 /** @param {GPUAdapter} adapter */

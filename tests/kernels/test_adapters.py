@@ -43,6 +43,11 @@ CHOOSE = """async ({names, broken, silent, mute, software}) => {
   };
   return [await preferred(gpu), asked.length, await preferred(gpu), asked.length];
 }"""
+LANES = """async (info) => {
+  const {describe} = await import('/worker/adapters.mjs');
+  const adapter = (features) => ({info, features: new Set(features), limits: {}});
+  return [describe(adapter(['subgroups'])).subgroup, describe(adapter([])).subgroup];
+}"""
 FAST, FRUGAL = "high-performance", "low-power"
 
 
@@ -68,3 +73,16 @@ def test_nothing_is_measured_where_there_is_no_choice(harness: Harness) -> None:
     assert choose(harness, "a", "a") == [FAST, 0, FAST, 0]
     assert choose(harness, None, None) == [FAST, 0, FAST, 0]
     assert choose(harness, "g", "h", software="g") == [FRUGAL, 0, FRUGAL, 0]
+
+
+def test_lanes_of_a_subgroup(harness: Harness) -> None:
+    """The fewest that a shader may get; but those of Apple's GPUs are known."""
+
+    def lanes(vendor: str, least: int, most: int) -> Any:
+        info = {"vendor": vendor, "subgroupMinSize": least, "subgroupMaxSize": most}
+        return harness.page.evaluate(LANES, info)
+
+    assert lanes("apple", 4, 64) == lanes("apple", 32, 32) == [32, 0]
+    assert lanes("intel", 8, 32) == [8, 0]
+    assert lanes("intel", 4, 64) == [4, 0], "on Metal, any"
+    assert lanes("amd", 32, 64) == [32, 0]
