@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -48,6 +49,10 @@ LANES = """async (info) => {
   const adapter = (features) => ({info, features: new Set(features), limits: {}});
   return [describe(adapter(['subgroups'])).subgroup, describe(adapter([])).subgroup];
 }"""
+REMEMBER, RECALL = (
+    f"import('/worker/memory.mjs').then(({{memory}}) => memory.{call})"
+    for call in ("set('a verdict', 'right')", "get('a verdict')")
+)
 FAST, FRUGAL = "high-performance", "low-power"
 
 
@@ -86,3 +91,23 @@ def test_lanes_of_a_subgroup(harness: Harness) -> None:
     assert lanes("intel", 8, 32) == [8, 0]
     assert lanes("intel", 4, 64) == [4, 0], "on Metal, any"
     assert lanes("amd", 32, 64) == [32, 0]
+
+
+def test_what_was_learned_holds_for_the_version_of_the_browser(harness: Harness) -> None:
+    page = harness.page
+    agent = page.evaluate("navigator.userAgent")
+    session = page.context.new_cdp_session(page)
+
+    def recalled(version: str) -> Any:
+        other = re.sub(r"Chrome/[0-9.]+", f"Chrome/{version}", agent)
+        session.send("Emulation.setUserAgentOverride", {"userAgent": other})
+        return page.evaluate(RECALL)
+
+    page.evaluate(REMEMBER)
+    try:
+        assert recalled("999.0.0.0") is None
+    finally:
+        version = re.search(r"Chrome/([0-9.]+)", agent)
+        assert version
+        assert recalled(version[1]) == "right"
+    session.detach()
