@@ -51,8 +51,9 @@ HALVES: dict[str, tuple[int, ...]] = {
 }
 
 
-# Scales over these: blocks of a superblock have scales of their own beside.
-_SMALL = {"Q2_K": 64, "Q3_K": 128, "Q4_K": 512, "Q5_K": 1024, "Q6_K": 4096, "IQ4_XS": 4096}
+# Scales over these: blocks of a superblock have scales of their own beside. Those of the last four
+# are subnormal halves, as nearly all are in files of Q6_K: a GPU must not take them for zeros.
+_SMALL = {"Q2_K": 64, "Q3_K": 128} | dict.fromkeys(("Q4_K", "Q5_K", "Q6_K", "IQ4_XS"), 16384)
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ def file_of(weights: Iterable[Weight]) -> tuple[GGUF, bytes]:
 
 
 def blocks(weight: Weight) -> bytes:
-    """A weight's blocks in a file: random, but for their scales, which are of ordinary size."""
+    """A weight's blocks in a file: random, but for their scales, which are as models have them."""
     count = weight.shape[0] * (weight.shape[1] if len(weight.shape) > 1 else 1)
     kind = quant(weight.quant)
     if kind.name not in HALVES:

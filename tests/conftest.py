@@ -18,7 +18,12 @@ from engine.host.files import exclusive
 
 ROOT = Path(__file__).resolve().parent.parent
 BROWSER_FLAGS = ["--no-sandbox", "--disable-background-networking", "--no-first-run"]
-GPU_FLAGS = [*BROWSER_FLAGS, "--enable-unsafe-webgpu"]
+# OCTAVO_GPU_FLAGS are more of them, so that tests run on another adapter than the software one.
+GPU_FLAGS = [
+    *BROWSER_FLAGS,
+    "--enable-unsafe-webgpu",
+    *os.environ.get("OCTAVO_GPU_FLAGS", "").split(),
+]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,6 +7,7 @@ import { within } from "./waits.mjs";
 /** @typedef {GPUPowerPreference} Preference */
 
 const REQUEST_SECONDS = 60; // for an adapter, and for its device
+const MEASURE_SECONDS = 10; // for a measurement, its device included
 const READ_BYTES = 1 << 26; // of one measurement
 const REPEAT = 4;
 const READ = `
@@ -56,11 +57,17 @@ export function describe(adapter) {
   return {
     name: [info.vendor, info.architecture, info.description].filter(Boolean).join(" "),
     software: isSoftware(adapter),
-    subgroup: features.has("subgroups") ? info.subgroupMinSize : 0,
+    subgroup: features.has("subgroups") ? lanes(info) : 0,
     max_binding_bytes: limits.maxStorageBufferBindingSize,
     max_buffer_bytes: limits.maxBufferSize,
     workgroup_bytes: limits.maxComputeWorkgroupStorageSize,
   };
+}
+
+/** How many lanes each subgroup has at least. On Metal, where no adapter tells, Chrome said 4 for a long
+ * time; Apple's own GPUs have 32. @param {GPUAdapterInfo} info */
+function lanes({ vendor, subgroupMinSize }) {
+  return vendor === "apple" ? Math.max(32, subgroupMinSize) : subgroupMinSize;
 }
 
 /** @param {GPUAdapter} adapter */
@@ -76,9 +83,8 @@ function nameOf({ info }) {
 /** How to ask for the better adapter. @param {GPU | undefined} gpu @returns {Promise<Preference>} */
 export async function preferred(gpu) {
   const choices = /** @type {Preference[]} */ (["high-performance", "low-power"]);
-  const adapters = await Promise.all(
-    choices.map((powerPreference) => gpu?.requestAdapter({ powerPreference })));
-  const [fast, frugal] = adapters;
+  const asked = choices.map((powerPreference) => gpu?.requestAdapter({ powerPreference }));
+  const [fast, frugal] = await within(REQUEST_SECONDS, Promise.all(asked), "Asking for a GPU");
   if (!fast || !frugal || nameOf(fast) === nameOf(frugal)) return choices[0];
   if (isSoftware(fast) !== isSoftware(frugal)) return choices[Number(isSoftware(fast))];
   const key = `adapter ${nameOf(fast)} ${nameOf(frugal)}`;
@@ -91,17 +97,18 @@ export async function preferred(gpu) {
   return better;
 }
 
-/** Milliseconds that reading READ_BYTES takes; infinite if it fails. @param {GPUAdapter} adapter */
+/** Milliseconds that reading READ_BYTES takes; infinite if it fails, or never ends.
+ * @param {GPUAdapter} adapter */
 async function readingTime(adapter) {
+  const given = adapter.requestDevice();
   try {
-    const device = await adapter.requestDevice();
-    try {
-      return await Promise.race([timed(device), device.lost.then(() => Infinity)]);
-    } finally {
-      device.destroy();
-    }
+    const time = given.then((device) =>
+      Promise.race([timed(device), device.lost.then(() => Infinity)]));
+    return await within(MEASURE_SECONDS, time, "Measuring a GPU");
   } catch {
     return Infinity;
+  } finally {
+    given.then((device) => device.destroy(), () => {}); // also one that comes too late
   }
 }
 

@@ -13,7 +13,9 @@ export const memory = {
   },
 };
 
-/** @param {string} key */
+/** What was learned of a GPU holds for the version of the browser, which compiles the kernels.
+ * @param {string} key */
 function memoryUrl(key) {
-  return new URL(`../memory/${encodeURIComponent(key)}`, import.meta.url).href;
+  const browser = /(?:Chrome|Firefox|Version)\/\d+/.exec(navigator.userAgent)?.[0] ?? "";
+  return new URL(`../memory/${encodeURIComponent(`${browser} ${key}`)}`, import.meta.url).href;
 }

@@ -63,10 +63,16 @@ class WebGpuDevice:
         self, tensors: Iterable[Tensor], plans: Iterable[Plan], shards: Sequence[int] = ()
     ) -> int:
         """Bytes of all buffers, those that upload.mjs takes for shards included; OctavoError
-        gpu.limits if one of a tensor is larger than the adapter allows."""
+        gpu.limits if one of a tensor, or of a shard, is larger than the adapter allows."""
         buffers = [*self._allowed(tensors), *slots_to_wire(plans)]
         sizes: list[int] = [max(16, ceil(buffer["bytes"] / 16) * 16) for buffer in buffers]
         shard = ceil(max(shards, default=0) / 4) * 4
+        if CARRY + shard > self.traits.max_tensor_bytes:
+            raise OctavoError(
+                "gpu.limits",
+                f"A shard has {shard:,} bytes; this GPU allows {self.traits.max_tensor_bytes:,}.",
+                "Cut the model into smaller shards, or use device=cpu.",
+            )
         return sum(sizes) + min(len(shards), 2) * (CARRY + 2 * shard + JOBS_BYTES)
 
     async def allocate(self, tensors: Iterable[Tensor]) -> None:

@@ -8,8 +8,8 @@ from engine.cases import HALVES
 from engine.plan import PlanBuilder, Tensor, Traits, Weight
 from engine.weights.quants import QUANTS, make_weight
 
-# The devices whose kernels are tested. SwiftShader has subgroups of 4 lanes, so the subgroup
-# variants run here with teams of 4.
+# The devices whose kernels are tested. The harness gives the last one the subgroups of its adapter:
+# those of SwiftShader have 4 lanes, so that the subgroup variants run there with teams of 4.
 DEVICES = {
     "plain": Traits("webgpu", "plain", barriers=False),
     "plain-q16": Traits("webgpu", "plain-q16", barriers=False, activations="q16"),

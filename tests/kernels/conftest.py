@@ -1,13 +1,16 @@
-"""A page with the software WebGPU adapter and the kernel harness."""
+"""A page with the software WebGPU adapter, or another one, and the kernel harness."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.conftest import GPU_FLAGS, ROOT, StaticServer
+from tests.kernels.cases import DEVICES
 from tests.kernels.harness import Harness
 
 
@@ -19,7 +22,10 @@ def harness(playwright: Any, chromium_path: str) -> Iterator[Harness]:
     page.goto(f"{server.url}/tests/kernels/harness.html")
     page.wait_for_function("window.harness !== undefined")
     harness = Harness(page)
-    assert harness.describe(), "Chromium offers no WebGPU adapter"
+    adapter = harness.describe()
+    assert adapter, "Chromium offers no WebGPU adapter"
+    lanes = json.loads(adapter)["subgroup"]
+    DEVICES["subgroup"] = replace(DEVICES["subgroup"], subgroup=lanes)
     yield harness
     browser.close()
     server.close()

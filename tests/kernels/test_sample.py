@@ -60,6 +60,24 @@ def test_a_burst_fills_the_ring(harness: Harness) -> None:
     assert [int(ids[(250 + i) % 256]) for i in range(10)] == want
 
 
+def test_the_largest_noise_is_exact(harness: Harness) -> None:
+    """That of uniform values next to 1, whose logarithm WGSL may give all wrong."""
+    margin, found = 0.003, 0
+    for position in range(2200):
+        noise = gumbel(1, position + 1, 4096)
+        second, best = np.argsort(noise)[-2:]
+        if noise[best] < 14:  # less than 8e-7 from 1
+            continue
+        found += 1
+        for winner, more in ((best, -margin), (second, margin)):
+            logits = np.full((1, 4096), -100, np.float32)
+            logits[0, best], logits[0, second] = 0, noise[best] - noise[second] + more
+            case = sample_case("plain", logits, StepRecord(position, 1, seed=1, temperature=1.0))
+            (ids,) = harness.run(case, [SAMPLED])
+            assert ids[0] == winner
+    assert found > 3
+
+
 def test_noise_samples_from_softmax() -> None:
     logits = np.array([0.0, 1.0, 2.0], np.float32)
     draws = [int((logits + gumbel(1, position, 3)).argmax()) for position in range(6000)]

@@ -15,7 +15,17 @@ import pytest
 from engine import checks
 from engine.backends.base import Device
 from engine.backends.null import NullDevice
-from engine.cases import MANY, Attend, Case, Product, all_cases, expected
+from engine.cases import (
+    HALVES,
+    MANY,
+    Attend,
+    Case,
+    Lookup,
+    Product,
+    all_cases,
+    blocks,
+    expected,
+)
 from engine.checks import right_plans
 from engine.config import LoadConfig
 from engine.engine import Engine
@@ -23,10 +33,12 @@ from engine.errors import OctavoError
 from engine.files import golden
 from engine.models import open_model
 from engine.models.plans import build_plans
-from engine.plan import Call, Plan, Tensor, Traits
+from engine.plan import Call, Plan, Tensor, Traits, Weight
 from engine.recovery import WRONG
 from engine.weights.gguf import read_header
+from engine.weights.quants import QUANTS
 from tests.conftest import ROOT
+from tests.golden import make_kernels
 from tests.golden.make_kernels import outcome
 from tests.kernels.cases import DEVICES
 from tests.native import NativeHost
@@ -49,6 +61,28 @@ def test_what_has_to_come_out_is_what_the_references_compute() -> None:
         got = np.array(expected()[case.name])
         assert np.isfinite(want).all() and np.abs(want).max() > 0.01, case.name
         assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), case.name
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
+def test_a_gpu_for_which_subnormal_halves_are_zeros_is_wrong(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flushed(weight: Weight) -> bytes:
+        rows = np.frombuffer(blocks(weight), np.uint8).reshape(-1, QUANTS[kind].block_bytes).copy()
+        for start in HALVES[kind]:
+            halves = rows[:, start : start + 2].view(np.float16)
+            halves[np.abs(halves) < np.finfo(np.float16).smallest_normal] = 0
+        return rows.tobytes()
+
+    for spec in (Product(kind), Product(kind, residual=True), Lookup(kind)):
+        case = Case(spec, True)
+        want, tolerance = expected()[case.name], max(checks.TOLERANCE.values())
+        same = array("f", outcome(case)[:: case.stride])
+        assert checks._same(same, want, tolerance)
+        with monkeypatch.context() as patched:
+            patched.setattr(make_kernels, "blocks", flushed)
+            other = array("f", outcome(case)[:: case.stride])
+        assert not checks._same(other, want, tolerance)
 
 
 def test_the_file_is_small() -> None:

@@ -367,6 +367,16 @@ def test_a_model_too_large_for_the_adapter() -> None:
     asyncio.run(run())
 
 
+def test_shards_too_large_for_the_adapter() -> None:
+    """They are bound as a whole, with the end of the one before."""
+    device = WebGpuDevice(FakeGpu(), "auto")
+    assert device.needs((), (), [100, 20_000 - CARRY]) > 80_000
+    with pytest.raises(OctavoError) as caught:
+        device.needs((), (), [100, 20_004 - CARRY])
+    assert caught.value.code == "gpu.limits"
+    assert "19,492" in caught.value.message
+
+
 def test_traits_of_adapters() -> None:
     description = {
         "name": "x",

@@ -26,16 +26,19 @@ TRAITS = Traits("webgpu", "fake", subgroup=32, activations="q16", chunk=64)
 
 
 class FakeDevice(NullDevice):
-    """A device with a clock of 0.1 ms: every call takes 10 us, those of the variant ``fast`` 1 us;
-    what ``wrong`` writes is other than what the rest writes."""
+    """A device with a clock of 0.1 ms: every call takes so many ``seconds``, those of the variant
+    ``fast`` a tenth; what ``wrong`` writes is other than what the rest writes."""
 
-    def __init__(self, fast: str = "", wrong: str = "", broken: str = "") -> None:
+    def __init__(
+        self, fast: str = "", wrong: str = "", broken: str = "", seconds: float = 1e-5
+    ) -> None:
         super().__init__(TRAITS)
-        self.fast, self.wrong, self.broken = fast, wrong, broken
+        self.fast, self.wrong, self.broken, self.seconds = fast, wrong, broken, seconds
         self.clock = 0.0
         self.compiled: list[str] = []
         self.warm = False
         self.longest = 0  # calls in one measurement
+        self.stopped = False  # its clock
         self._last = ""
 
     async def compile(self, plans: Sequence[Plan], progress: object) -> None:  # type: ignore[override]
@@ -57,11 +60,11 @@ class FakeDevice(NullDevice):
 
     async def time(self, plan: str, tokens: int, repeat: int) -> float:
         calls = self.plans[plan].calls
-        each = 1e-6 if self._is(self.plans[plan], self.fast) else 1e-5
+        each = self.seconds / (10 if self._is(self.plans[plan], self.fast) else 1)
         self.warm |= plan == "warm"
         self.clock += each * repeat * len(calls)
         self.longest = max(self.longest, repeat * len(calls))
-        return int(each * repeat * len(calls) * 1e4) / 1e4
+        return 0.0 if self.stopped else int(each * repeat * len(calls) * 1e4) / 1e4
 
     async def read(self, tensor: Tensor, offset: int = 0, nbytes: int | None = None) -> bytes:
         value = 2.0 if self._is(self.plans[self._last], self.wrong) else 1.0
@@ -99,6 +102,21 @@ def test_the_fastest_is_chosen_if_it_is_right() -> None:
     teams = {t.key for t in timings if t.label.startswith("linear_team") and t.variant == FAST}
     assert teams
     assert all(chosen[key] == FAST for key in teams)
+
+
+def test_a_slow_gpu_gets_one_call_at_a_time() -> None:
+    device = FakeDevice(seconds=0.05)
+    assert len({t.key for t in measured(device)}) > 4
+    assert device.longest == 1
+
+
+def test_a_gpu_whose_clock_stands_still() -> None:
+    device = FakeDevice(fast=FAST, seconds=1e-3)
+    device.stopped = True
+    timings = measured(device)
+    assert device.longest * 1e-4 < 1, "seconds that it works without a pause"
+    assert all(5e-5 < t.seconds < 2e-3 for t in timings)
+    assert FAST in choose(timings).values()
 
 
 def test_what_a_token_takes_most_often_comes_first() -> None:
