@@ -16,6 +16,7 @@ from engine.host.progress import Step, megabytes
 NOT_SERVED = (".d.ts", ".d.mts", "tsconfig.json", ".md")  # for the type checker and for readers
 MODELS = "models"  # folder in dist/
 PRECACHE = "precache.json"
+SCREENSHOTS = "screenshots/"
 CATALOGUE = "models.json"
 HEADERS = "_headers"
 VERSION = "worker/version.mjs"
@@ -125,10 +126,11 @@ def precache(site: dict[str, bytes]) -> bytes:
 
     The empty name stands for the page's own address. Models are stored by the worker instead, and
     what tells a host how to serve the site is part of the version, but no file that can be had.
+    Screenshots are for who has not come yet.
     Each file has its hash, so that files of two versions never make one; the catalogue has none,
     for whoever deploys the site may change it.
     """
-    names = sorted(name for name in site if not name.startswith(f"{MODELS}/"))
+    names = sorted(name for name in site if not name.startswith((f"{MODELS}/", SCREENSHOTS)))
     hashes = {name: sha256(site[name]) for name in names}
     version = sha256("".join(f"{name}\0{hashes[name]}\n" for name in names).encode())
     files = {name: hashes[name] for name in names if name not in (HEADERS, CATALOGUE)}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -230,6 +231,10 @@ def test_the_page_can_be_installed(
     kept = json.loads((site / "precache.json").read_text())["files"]
     icons = [icon["src"] for icon in manifest["icons"]]
     assert {"app.webmanifest", "adapt.css", *icons} <= kept.keys()
+    for shown in manifest["screenshots"]:
+        assert shown["src"] not in kept  # nobody downloads them to use the app
+        size = struct.unpack(">II", (site / shown["src"]).read_bytes()[16:24])  # of a PNG's header
+        assert shown["sizes"] == f"{size[0]}x{size[1]}"
 
     page = context.new_page()
     for name, (side, _) in make_icons.ICONS.items():
