@@ -1,5 +1,5 @@
 // Answers in OpenAI's shapes, and fields made of options, with an engine that says what is written
-// here. Prints problems, then how much was tried.
+// here.
 
 import assert from "node:assert/strict";
 
@@ -8,19 +8,9 @@ import { Conversation } from "../../web/conversation.mjs";
 import { checkProgress, chatFields, given, scopeOf, textFields } from "../../web/options.mjs";
 import { CHAT, TEXT } from "../../web/shapes.mjs";
 import { nothingGenerated } from "../../worker/replies.mjs";
+import { check, report } from "./checks.mjs";
 
 const HI = [{ role: "user", content: "Hi" }];
-const problems = [];
-let tried = 0;
-
-async function check(name, test) {
-  tried++;
-  try {
-    await test();
-  } catch (error) {
-    problems.push(`${name}: ${error.message.split("\n")[0]}`);
-  }
-}
 
 /** An answer that goes on until it is stopped; `isStopped` says whether it was. */
 function endless(shape, deltas = []) {
@@ -100,5 +90,4 @@ for (const [name, work] of Object.entries({
   "a conversation that is no list": () => new Conversation({ messages: "Hi" }, () => {}),
 })) await check(name, refused("request.invalid", work));
 
-for (const problem of problems) console.log(problem);
-console.log(tried);
+report();
