@@ -76,7 +76,7 @@ def test_openais_options_are_known(kind: str, create: Any, lacking: set[str]) ->
     assert said - {*FIELDS[kind], *TAKEN_BEFORE[kind], *HINTS[kind], *neutral} == lacking
 
 
-@pytest.mark.parametrize("name", HINTS["generate"])
+@pytest.mark.parametrize("name", sorted(HINTS["generate"]))
 def test_hints_mean_nothing(name: str) -> None:
     for value in ("low", 3, {"a": ["b"]}, None):
         check_request("generate", {"id": 1, "kind": "generate", "messages": [], name: value})
