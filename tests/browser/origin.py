@@ -26,6 +26,7 @@ class Manners:
     more: bool = False  # sends more than it was asked for
     bytes_per_s: float = 0  # none: as fast as it can
     delay_s: float = 0  # before it answers
+    first: int = 0  # requests, after which others wait for `let_go`; none: nobody waits
     stalls: list[int] = field(default_factory=list)  # bytes after which the first answers hang
     resets: list[int] = field(default_factory=list)  # and after which connections are reset
     flips: int = 0  # first shards have a wrong bit
@@ -41,6 +42,7 @@ class Origin:
         self.files = files
         self.manners = Manners(**manners)
         self._closing = threading.Event()
+        self._let_go = threading.Event()
         self.paths: list[str] = []
         self.requests: list[tuple[str, str]] = []  # method and range (empty: all)
         origin = self
@@ -73,6 +75,8 @@ class Origin:
         """One request."""
         manners = self.manners
         self._closing.wait(manners.delay_s)
+        if manners.first and len(self.paths) >= manners.first:
+            self._let_go.wait(60)
         data = self.files.get(request.path.split("?")[0].lstrip("/"))
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
         self.paths.append(request.path)
@@ -138,7 +142,12 @@ class Origin:
                 self._closing.wait(step / self.manners.bytes_per_s)
             request.wfile.write(body[i : i + step])
 
+    def let_go(self) -> None:
+        """Nobody waits any more."""
+        self._let_go.set()
+
     def close(self) -> None:
+        self._let_go.set()
         self._closing.set()
         self._server.shutdown()
         self._server.server_close()

@@ -141,11 +141,13 @@ def shard_requests(origin: Origin) -> list[str]:
     return sorted(path for path in origin.paths if path.endswith(".bin"))
 
 
-def begun(origin: Origin, tabs: Callable[[], Any]) -> tuple[Origin, str, Any, Any]:
+def begun(
+    origin: Origin, tabs: Callable[[], Any], retry: dict[str, int] = RETRY
+) -> tuple[Origin, str, Any, Any]:
     """An address, a tab that has begun to fetch what is there, and one that has not."""
     url = f"{origin.url}/m/manifest.json"
     first, second = tabs(), tabs()
-    first.evaluate(BEGIN, [url, RETRY])
+    first.evaluate(BEGIN, [url, retry])
     return origin, url, first, second
 
 
@@ -256,7 +258,8 @@ def test_a_model_is_deleted_while_another_tab_fetches_it(
     tabs: Callable[[], Any], serve: Serve, files: dict[str, bytes]
 ) -> None:
     """It loads, and nothing is left of it that no list would show."""
-    origin, url, first, second = begun(serve(files, delay_s=0.05), tabs)
+    patient = {**RETRY, "stall_ms": 60_000}
+    origin, url, first, second = begun(serve(files, first=13), tabs, patient)
     while len(shard_requests(origin)) < 12:
         first.wait_for_timeout(20)
     second.evaluate(
@@ -266,7 +269,7 @@ def test_a_model_is_deleted_while_another_tab_fetches_it(
         }""",
         url,
     )
-    origin.manners.delay_s = 0
+    origin.let_go()
     assert first.evaluate("window.outcome") == SHA256
     left = "caches.open('octavo-models').then((cache) => cache.keys()).then((all) => all.length)"
     assert first.evaluate(left) <= 4, "only what was on its way"
