@@ -34,10 +34,13 @@ class Chat:
     def wait_for(self, *states: str, timeout: float = LOAD_MS) -> Chat:
         """Until the status is one of ``states``; an error that was not asked for fails at once."""
         wanted = ",".join(f'[data-testid=status][data-state="{s}"]' for s in {*states, "error"})
-        self.page.wait_for_selector(wanted, state="attached", timeout=timeout)
-        state = self.state
-        assert state in states, f"{state}: {self.hook('error').inner_text()}"
-        return self
+        while True:
+            self.page.wait_for_selector(wanted, state="attached", timeout=timeout)
+            state = self.state
+            if state in states:
+                return self
+            # else it has changed since: an answer has begun
+            assert state != "error", f"{state}: {self.hook('error').inner_text()}"
 
     def until(self, expression: str, seconds: float = 120) -> Any:
         """Poll until a JavaScript expression is true (the page's CSP forbids waiting in it)."""
