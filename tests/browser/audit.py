@@ -5,12 +5,16 @@ from __future__ import annotations
 from tests.conftest import ROOT
 
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
-RUN_AXE = """(rules) => axe.run(document, rules.length ? {runOnly: rules} : {}).then(
-  ({passes, violations}) => ({
+# Of what has been shown: what is marked by its size (scrolling.mjs) is so from the next frame on.
+RUN_AXE = """async (rules) => {
+  for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame);
+  const {passes, violations} = await axe.run(document, rules.length ? {runOnly: rules} : {});
+  return {
     passed: passes.length,
     found: violations.flatMap(({id, impact, nodes}) =>
       nodes.map(({html}) => `${id} (${impact}): ${html.slice(0, 200)}`)),
-  }))"""
+  };
+}"""
 # What must be scrolled to sideways, controls that lie outside, and a prompt that is not in sight.
 OUTSIDE = """() => {
   const say = (e) => e.outerHTML.slice(0, 120);
