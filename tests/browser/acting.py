@@ -103,7 +103,7 @@ def choose(chat: Chat, **files: bytes | str) -> None:
 
 
 def until_chips(chat: Chat, count: int) -> None:
-    chat.until(f"document.querySelectorAll('#attached [data-testid=chip]').length === {count}", 10)
+    chat.until(f"document.querySelectorAll('#attached [data-testid=chip]').length === {count}")
 
 
 def answers(chat: Chat) -> None:

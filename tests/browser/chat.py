@@ -9,7 +9,7 @@ from typing import Any
 from tests.browser.hosted import Hosted
 from tests.conftest import StaticServer
 
-LOAD_MS = 120_000
+LOAD_MS = 240_000
 ANSWER_MS = 240_000
 # The query of a page with the tiny model, as every computer has it.
 TINY_ON_CPU = "model=models/tiny/manifest.json&device=cpu&context=512"

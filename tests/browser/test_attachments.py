@@ -62,7 +62,7 @@ def test_files_go_along_and_stay(chat: Chat) -> None:
     until_chips(chat, 2)
     chat.page.evaluate(DROP, [HOSTILE, "<b>bold</b> </textarea><script>window.ran=1</script>"])
     until_chips(chat, 3)
-    chat.until("/ tokens/.test(document.querySelector('#attached').innerText)", 10)
+    chat.until("/ tokens/.test(document.querySelector('#attached').innerText)")
     assert "22 bytes" in texts(chat, "chip")[0]
     # by keyboard: the second goes, and the focus to the one in its place
     chat.hook("prompt").focus()
@@ -72,9 +72,9 @@ def test_files_go_along_and_stay(chat: Chat) -> None:
     until_chips(chat, 2)
     assert chat.page.evaluate("document.activeElement.ariaLabel").startswith("Remove <img src=x")
     chat.hook("prompt").fill("What is this?")
-    chat.until("document.querySelector('#count').innerText.includes('of 2,000 tokens')", 10)
+    chat.until("document.querySelector('#count').innerText.includes('of 2,000 tokens')")
     chat.hook("prompt").press("Enter")
-    chat.until("document.querySelector('.answer[aria-busy=false]')", 10)
+    chat.until("document.querySelector('.answer[aria-busy=false]')")
     chat.wait_for("ready")
     name = '<img src=x onerror=window.ran=1> txt.exe # "a.md'
     expected = (
@@ -92,7 +92,7 @@ def test_files_go_along_and_stay(chat: Chat) -> None:
     chat.page.locator(".edit [data-testid=file-remove]").last.click()
     chat.hook("edit-text").fill("And now?")
     chat.hook("edit-text").press("Enter")
-    chat.until("document.querySelector('.answer[aria-busy=false]')", 10)
+    chat.until("document.querySelector('.answer[aria-busy=false]')")
     chat.wait_for("ready")
     assert kept(chat)[-1] == f'File "notes.txt":\n````\n{NOTES}````\n\nAnd now?'
     assert texts(chat, "branch") == ["2/2"]
@@ -107,7 +107,7 @@ def test_files_go_along_and_stay(chat: Chat) -> None:
     chat.anew()
     assert "imported" in put(chat, one)
     chat.page.get_by_test_id("conversation-open").first.click()
-    chat.until("document.querySelector('.question [data-testid=chip]')", 10)
+    chat.until("document.querySelector('.question [data-testid=chip]')")
     assert texts(chat, "chip") == ["notes.txt\n22 bytes"]
     messages[0]["files"] = [{"name": 1, "size": 1, "text": ""}]
     assert "damaged" in put(chat, one)
@@ -123,30 +123,30 @@ def test_what_is_no_text_or_too_much_is_refused(chat: Chat) -> None:
         (b"a" * 2_000_001, "larger than 2 MB"),
     ):
         choose(chat, some_bin=data)
-        chat.until(f"document.querySelector('#error-message').innerText.includes('{sentence}')", 10)
+        chat.until(f"document.querySelector('#error-message').innerText.includes('{sentence}')")
         assert chat.page.locator("#error-message").inner_text().startswith("some.bin")
         chat.page.locator("#dismiss").click()
     until_chips(chat, 0)
     assert not chat.page.evaluate(PASTE, "short"), "is pasted as it is"
     assert chat.page.evaluate(PASTE, "long " * 400_001)
-    chat.until("document.querySelector('#error-message').innerText.includes('2 MB')", 10)
+    chat.until("document.querySelector('#error-message').innerText.includes('2 MB')")
     chat.page.locator("#dismiss").click()
     assert not chat.page.evaluate(DROP_TEXT), "is dropped where it was"
     choose(chat, many_md="` " * 200_000)
     until_chips(chat, 1)
-    chat.until("/ tokens/.test(document.querySelector('#attached').innerText)", 20)
+    chat.until("/ tokens/.test(document.querySelector('#attached').innerText)")
     chat.hook("file-remove").click()
     until_chips(chat, 0)
     assert chat.hook("error").is_hidden()
     assert chat.page.evaluate(PASTE, "long " * 1200)
     until_chips(chat, 1)
-    chat.until("document.querySelector('#count').innerText.startsWith('This does not fit')", 10)
+    chat.until("document.querySelector('#count').innerText.startsWith('This does not fit')")
     chat.hook("send").click()
     assert chat.error_code() == "prompt.too_long"
     until_chips(chat, 1)
     assert texts(chat, "question") == []
     chat.hook("file-remove").click()
-    chat.until("document.querySelector('#count').hidden", 10)
+    chat.until("document.querySelector('#count').hidden")
     choose(chat, **{f"f{i}_txt": "x" for i in range(11)})
     until_chips(chat, 10)
     assert "at most 10" in chat.page.locator("#error-message").inner_text()

@@ -54,7 +54,7 @@ def test_the_page_looks_inside(open_chat: Callable[..., Chat]) -> None:
     width = chat.page.evaluate("document.querySelector('[data-testid=inspect-dialog]').scrollWidth")
     assert width <= 360
     chat.page.evaluate("document.documentElement.style.fontSize = '200%'")
-    chat.until(f"({OUTSIDE})().length === 0", 5)  # a frame later
+    chat.until(f"({OUTSIDE})().length === 0")  # a frame later
     chat.page.evaluate("document.documentElement.style.fontSize = ''")
     chat.hook("inspect-prompt").fill("word " * 3000)  # longer than the context
     chat.hook("inspect-run").click()

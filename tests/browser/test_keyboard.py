@@ -32,7 +32,7 @@ def chat(tiny_chat: Chat) -> Chat:
 
 
 def until_focus(chat: Chat, name: str) -> None:
-    chat.until(f"document.activeElement.dataset.testid === '{name}'", 10)
+    chat.until(f"document.activeElement.dataset.testid === '{name}'")
 
 
 def test_a_whole_conversation_by_keyboard_alone(chat: Chat) -> None:
@@ -86,7 +86,7 @@ def test_a_whole_conversation_by_keyboard_alone(chat: Chat) -> None:
     until_focus(chat, "branch-next")
     tab_to(chat, "copy")
     press(chat, "Enter")
-    chat.until("document.activeElement.textContent === 'Copied'", 10)
+    chat.until("document.activeElement.textContent === 'Copied'")
     assert page.evaluate("navigator.clipboard.readText()") == LONG
 
     press(chat, "Escape")  # nothing to close or to stop
@@ -100,7 +100,7 @@ def test_a_whole_conversation_by_keyboard_alone(chat: Chat) -> None:
     press(chat, "Escape")
     assert focused(chat) == "conversation-more"
     press(chat, "Enter", "Tab")
-    chat.until("!document.querySelector('#conversation-menu:popover-open')", 10)
+    chat.until("!document.querySelector('#conversation-menu:popover-open')")
     assert focused(chat) == "import", "the one behind it"
     press(chat, "Shift+Tab", "Enter", "Home", "Enter")
     until_focus(chat, "conversation-title")

@@ -53,7 +53,7 @@ def js(value: object) -> str:
 
 
 def until_answers(chat: Chat, count: int) -> None:
-    chat.until(f"document.querySelectorAll('[data-testid=answer]').length === {count}", 30)
+    chat.until(f"document.querySelectorAll('[data-testid=answer]').length === {count}")
 
 
 def test_conversations_are_kept_found_and_named(tiny_chat: Chat) -> None:
@@ -190,8 +190,8 @@ def test_many_conversations_and_long_questions(tiny_chat: Chat) -> None:
     many = {**FILE, "conversations": FILE["conversations"] * 1000}
     assert put(chat, many) == "Conversations imported: 1,000"
     shown = "document.querySelectorAll('[data-testid=conversation]').length === 1002"
-    chat.until(shown, 10)
-    chat.until("Date.now() - draws.at(-1) > 500", 20)
+    chat.until(shown)
+    chat.until("Date.now() - draws.at(-1) > 500")
     assert page.evaluate("draws.length") < 10
 
     # the visitor has the browser forget them all; later ones are kept
@@ -337,7 +337,7 @@ def test_two_tabs_lose_nothing_of_each_other(tiny_chat: Chat, other: Chat) -> No
     chat.page.evaluate(PACE, {"ms": 30})
     other.hook("prompt").fill("There?")
     chat.send("Here?")
-    other.until("document.querySelectorAll('[data-testid=question]').length === 3", 20)
+    other.until("document.querySelectorAll('[data-testid=question]').length === 3")
     other.hook("prompt").press("Enter")
     for page, branch in ((chat, "1/2"), (other, "2/2")):
         page.wait_for("ready")

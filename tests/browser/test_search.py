@@ -123,7 +123,7 @@ def test_the_best_passages_go_along(chat: Chat) -> None:
     chat.hook("search-inside").click()
     chat.hook("prompt").fill("w1")
     chat.hook("prompt").press("Enter")
-    chat.until(STOP_SEARCH, 30)
+    chat.until(STOP_SEARCH)
     chat.wait_for("ready", timeout=5000)
     until_chips(chat, 1)
     assert chat.hook("prompt").input_value() == "w1"
