@@ -278,6 +278,15 @@ def check_handle(message: Mapping[str, Any]) -> int:
     return _integer(message, "continues", 0, 0, MAX_ID)
 
 
+def check_goes_on(message: Mapping[str, Any]) -> bool:
+    """Whether the last of a request's ``messages`` is the beginning of its answer
+    (``continue_final_message``, as vLLM has it)."""
+    goes_on = bool(_switch(message, "continue_final_message"))
+    if goes_on and message.get("messages") is None:
+        raise OctavoError("request.invalid", "continue_final_message needs messages.")
+    return goes_on
+
+
 def check_prompt(message: Mapping[str, Any]) -> str | list[int]:
     """The ``prompt`` of a request: a text, or token ids."""
     prompt = message.get("prompt")

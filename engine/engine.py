@@ -128,11 +128,13 @@ class Engine:
         key: int | None = None,
         tools: list[dict[str, Any]] | None = None,
         model: str | None = None,
+        goes_on: bool = False,
     ) -> AsyncGenerator[Delta | Answer, None]:
         """Answer a conversation by the ``model`` that was loaded by this name, or by the one that
         was loaded last: any number of ``Delta``, then one ``Answer``. Close the iterator if you
         leave it earlier. ``stop`` finds it by its ``key``. ``messages`` and ``tools`` are those of
-        a checked request (``engine.messages``).
+        a checked request (``engine.messages``); with ``goes_on``, the last message is the beginning
+        of the answer, which is its rest.
 
         Answers that are generated at the same time take turns. If they do not fit into the KV
         cache together, one waits for another's end. A model that is swapped out comes back first.
@@ -144,7 +146,7 @@ class Engine:
         no going on. However it ends, nothing is left running on the device.
         """
         find = partial(self._models.find, model)
-        return self._answer(find, lambda m: m.prompts.encode(messages, tools), config, key)
+        return self._answer(find, lambda m: m.prompts.encode(messages, tools, goes_on), config, key)
 
     def go_on(
         self,

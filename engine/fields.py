@@ -21,7 +21,8 @@ _ANSWER = {"max_tokens", "stop", "context_full"}
 # By the kind of a request, what it may say.
 FIELDS: Mapping[str, Collection[str]] = {
     "load": _names(LoadConfig),
-    "generate": _SAMPLING | {"model", "messages", "tools", "prompt", "continues"},
+    "generate": _SAMPLING
+    | {"model", "messages", "tools", "prompt", "continues", "continue_final_message"},
     "stop": {"target"},
     "reset": (),
     "status": (),

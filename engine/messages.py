@@ -34,15 +34,19 @@ def parse_request(text: str | bytes) -> dict[str, Any]:
     return request
 
 
-def check_messages(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The ``messages`` of a request. Raises request.invalid, which names the field, or
-    prompt.empty if the last one says nothing."""
+def check_messages(request: Mapping[str, Any], goes_on: bool = False) -> list[dict[str, Any]]:
+    """The ``messages`` of a request; with ``goes_on``, the last one is the beginning of the answer.
+    Raises request.invalid, which names the field, or prompt.empty if the last one says nothing."""
     messages = [
         _message(message, f"messages[{i}]")
         for i, message in enumerate(_list(request.get("messages"), "messages"))
     ]
     if not messages or _says_nothing(messages[-1]):
         raise OctavoError("prompt.empty", hint="Type a message first.")
+    last = messages[-1]
+    if goes_on and (last["role"] != "assistant" or "tool_calls" in last):
+        wanted = "the assistant's, without tool_calls: it is to go on"
+        raise wrong_field(f"messages[{len(messages) - 1}]", wanted, request["messages"][-1])
     return messages
 
 
@@ -60,8 +64,8 @@ def check_tools(request: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def _says_nothing(message: dict[str, Any]) -> bool:
-    """A tool may well answer with nothing."""
-    speaks = message["role"] == "tool" or "tool_calls" in message
+    """A tool may well answer with nothing, and an answer may not be past its think part."""
+    speaks = message["role"] == "tool" or "tool_calls" in message or "reasoning_content" in message
     return not speaks and not message["content"].strip()
 
 

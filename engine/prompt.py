@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.chat import ChatTemplate
-from engine.config import GenerateConfig
+from engine.config import MAX_STOP, GenerateConfig
 from engine.errors import OctavoError
 from engine.ops.kv_layout import KV_BLOCK
 from engine.reasoning import Reasoning
@@ -80,23 +80,52 @@ class Prompts:
         self._guard_own = _Guard(control - THINK_TAGS if self._reasons else control)
 
     async def encode(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        goes_on: bool = False,
     ) -> Prompt:
-        """A conversation, ready for the assistant's turn. Raises template.invalid, and
-        request.invalid for tools that the template has no place for."""
+        """A conversation, ready for the assistant's turn; with ``goes_on``, the last message is the
+        beginning of that turn. Its text is encoded anew: the model may have cut it otherwise.
+
+        Raises template.invalid, and request.invalid for tools that the template has no place for.
+        """
         self._check_place(messages, tools)
         marks = _Marks.unused_in([messages, tools])
+        said = [self._guarded(message, marks) for message in messages]
         text = self._template.render(
-            [self._guarded(message, marks) for message in messages],
+            said[:-1] if goes_on else said,
             tools=self._guard.broken(tools, marks.mark) if tools else None,
         )
-        ids: list[int] = []
-        continues = CONTINUES if self._special.space_prefix else ""
-        for i, piece in enumerate(marks.cut(text)):
-            ids += await self._encoder.encode(continues + piece if i else piece)
-        ids = self._special.begun(ids)
+        ids = self._special.begun(await self._ids_of(marks.cut(text)))
         reasoning = self._reasoning_after(text)
-        return Prompt(ids, reasoning, strip_space=self._special.space_prefix)
+        if not goes_on:
+            return Prompt(ids, reasoning, strip_space=self._special.space_prefix)
+        pieces = marks.cut(self._turn(said[-1], self._opens_thinking(text)))
+        answered = await self._ids_of(pieces, continues=text[-1:].isspace())
+        reasoning.push("".join(pieces))
+        reasoning.flush()  # it was told already
+        tail = messages[-1]["content"][-MAX_STOP:]
+        return Prompt(ids + answered, reasoning, len(answered), tail=tail)
+
+    async def _ids_of(self, pieces: list[str], continues: bool = False) -> list[int]:
+        """The ids of a text in pieces, which may continue another."""
+        joint = CONTINUES if self._special.space_prefix else ""
+        ids: list[int] = []
+        for i, piece in enumerate(pieces):
+            ids += await self._encoder.encode(joint + piece if i or continues else piece)
+        return ids
+
+    def _turn(self, message: dict[str, Any], is_thinking: bool) -> str:
+        """What the model had written when it had said so much; ``is_thinking``: the template has
+        opened the think part before."""
+        content: str = message["content"]
+        if not self._reasons:
+            return content
+        thought: str = message.get("reasoning_content", "")
+        opening = f"{THINK_OPEN}\n" if thought and not is_thinking else ""
+        closing = f"\n{THINK_CLOSE}\n\n" if content and (thought or is_thinking) else ""
+        return f"{opening}{thought}{closing}{content}"
 
     def _check_place(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
@@ -112,7 +141,11 @@ class Prompts:
         """For the answer to a prompt. Some templates open the think part themselves."""
         if not self._reasons:
             return Reasoning()
-        return Reasoning("within" if text.rstrip().endswith(THINK_OPEN) else "before")
+        return Reasoning("within" if self._opens_thinking(text) else "before")
+
+    @staticmethod
+    def _opens_thinking(text: str) -> bool:
+        return text.rstrip().endswith(THINK_OPEN)
 
     def _guarded(self, message: dict[str, Any], marks: _Marks) -> dict[str, Any]:
         own = ("content",) if message["role"] in ("assistant", "system") else ()

@@ -2,8 +2,8 @@
 
 The server has its own template, tokenizer and sampler. So an answer has no token ids, its tokens
 are counted by the server, and a continuation sends the text so far as the assistant's last message:
-servers go on with it (vLLM is told to, llama.cpp and Ollama do so anyway) or answer anew, and their
-tokenizer may cut the text in other places than the model did.
+servers go on with it (ours and vLLM are told to, llama.cpp and Ollama do so anyway) or answer anew,
+and their tokenizer may cut the text in other places than the model did.
 """
 
 from __future__ import annotations

@@ -129,14 +129,19 @@ class Service:
         key: int | None = None,
         tools: list[dict[str, Any]] | None = None,
         model: str | None = None,
+        goes_on: bool = False,
     ) -> AsyncGenerator[Delta | Answer | RemoteAnswer, None]:
         """Answer a conversation: see ``Engine.generate`` and ``Remote.answer``."""
         remote = self._find(model)
         if not remote:
-            return self._engine.generate(messages, config, key, tools, model)
+            return self._engine.generate(messages, config, key, tools, model, goes_on)
         if tools:
             raise OctavoError("request.invalid", "tools are not for models of remote servers.")
-        return self._answer(_Request(remote, messages), config, key)
+        if not goes_on:
+            return self._answer(_Request(remote, messages), config, key)
+        *before, begun = messages
+        so_far: str = begun["content"]
+        return self._answer(_Request(remote, before, so_far, thinking=not so_far), config, key)
 
     def go_on(
         self,
@@ -154,12 +159,8 @@ class Service:
         remote, begun = self._unfinished.find(earlier)
         if model is not None and given is not remote:
             raise OctavoError("request.invalid", f"{model!r} did not begin the answer.")
-        if begun.thinking:
-            raise OctavoError(
-                "request.invalid",
-                "The answer ended within its think part: a remote server cannot go on there.",
-            )
-        return self._answer(_Request(remote, begun.messages, begun.so_far), config, key)
+        again = _Request(remote, begun.messages, begun.so_far, begun.thinking)
+        return self._answer(again, config, key)
 
     def complete(
         self,
@@ -184,6 +185,11 @@ class Service:
     async def _answer(
         self, request: _Request, config: GenerateConfig, key: int | None
     ) -> AsyncGenerator[Delta | Answer | RemoteAnswer, None]:
+        if request.thinking:
+            raise OctavoError(
+                "request.invalid",
+                "The answer ended within its think part: a remote server cannot go on there.",
+            )
         if self._opening:
             raise OctavoError("engine.busy", "A model is being loaded.")
         place = next(self._keys) if key is None else key

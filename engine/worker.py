@@ -18,6 +18,7 @@ from engine.config import (
     GenerateConfig,
     LoadConfig,
     MeasureConfig,
+    check_goes_on,
     check_handle,
     check_ids,
     check_input,
@@ -126,14 +127,14 @@ class Worker:
     async def _generate(self, id: int, message: Message) -> dict[str, Any]:
         model = check_model(message)
         config = GenerateConfig.from_wire(message, self._service.sampling(model))
-        way = only_one(message, "messages", "prompt", "continues")
+        way, goes_on = only_one(message, "messages", "prompt", "continues"), check_goes_on(message)
         if way == "prompt":
             events = self._service.complete(check_prompt(message), config, key=id, model=model)
         elif way == "continues":
             events = self._service.go_on(check_handle(message), config, key=id, model=model)
         else:
-            messages, tools = check_messages(message), check_tools(message)
-            events = self._service.generate(messages, config, key=id, tools=tools, model=model)
+            messages, tools = check_messages(message, goes_on), check_tools(message)
+            events = self._service.generate(messages, config, id, tools, model, goes_on)
         with self._stoppable_by(id, lambda: self._service.stop(id)):
             async for event in events:
                 if isinstance(event, Delta):

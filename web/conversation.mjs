@@ -13,9 +13,9 @@ import { CHAT } from "./shapes.mjs";
  * @typedef {import("./types.mjs").ChatCompletionChunk} ChatCompletionChunk
  * @typedef {import("./shapes.mjs").GenerateResult} GenerateResult
  *
- * @typedef {Omit<CompletionOptions, "continues" | "stream">} ConversationOptions `messages` are
- *   what has been said before, all others are for each `send`
- * @typedef {Omit<CompletionOptions, "messages" | "continues">} SendOptions
+ * @typedef {Omit<CompletionOptions, "continues" | "continue_final_message" | "stream">}
+ *   ConversationOptions `messages` are what has been said before, all others are for each `send`
+ * @typedef {Omit<CompletionOptions, "messages" | "continues" | "continue_final_message">} SendOptions
  * @typedef {string | TextPart[] | ChatMessage} Said a text is the user's; a message may be a tool's
  * @typedef {{
  *   (said: Said, options: SendOptions & {stream: true}):

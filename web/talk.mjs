@@ -17,7 +17,8 @@ import { Transcript } from "./transcript.mjs";
  * @typedef {import("./transcript.mjs").ReplyView} ReplyView
  *
  * @typedef {{branches: Branches, isKept: boolean}} Open a new one is kept from its first question on
- * @typedef {{messages: {role: string, content: string}[]} | {continues: number}} From
+ * @typedef {{role: string, content: string, reasoning_content?: string}} Told
+ * @typedef {{messages: Told[], continue_final_message?: boolean} | {continues: number}} From
  *
  * @typedef {object} Host what the page around it does
  * @property {(state: "generating" | "ready" | "stopped" | "error") => void} setState
@@ -45,7 +46,7 @@ export class Talk {
   #open = startOpen();
   /** The conversation that is being read, to be opened. @type {object | null} */
   #opening = null;
-  /** The last answer, if it can go on. @type {{id: string, handle: number, full: boolean} | null} */
+  /** By which the engine knows an answer that can go on. @type {{id: string, handle: number} | null} */
   #unfinished = null;
   /** Once the context was full and the visitor went on, it slides. */
   #slides = false;
@@ -121,10 +122,9 @@ export class Talk {
     this.#transcript.enable(can);
   }
 
-  /** An answer cannot go on once its model is gone. */
+  /** The engine does not know the answer any more: its model is gone. */
   forgetUnfinished() {
     this.#unfinished = null;
-    this.#transcript.forgetUnfinished();
   }
 
   /**
@@ -133,7 +133,7 @@ export class Talk {
    * @param {number} [same] messages at the beginning that are shown already, as they are
    */
   show(same = 0) {
-    if (!this.#isAnswering) this.#transcript.show(this.#open.branches, this.#unfinished?.id, same);
+    if (!this.#isAnswering) this.#transcript.show(this.#open.branches, same);
   }
 
   /** Opens a new conversation. */
@@ -239,6 +239,7 @@ export class Talk {
     const { branches } = this.#open;
     const answer = branches.add("assistant", "", question.id);
     this.forgetUnfinished();
+    this.#transcript.close();
     if (added[0]?.parent === before) {
       for (const message of [question, answer]) this.#transcript.append(message, branches);
     } else {
@@ -256,7 +257,7 @@ export class Talk {
 
   /** @param {Message[]} path */
   #told(path) {
-    /** @type {{role: string, content: string}[]} */
+    /** @type {Told[]} */
     const messages = path.map((message) => ({ role: message.role, content: prompted(message) }));
     const { system } = this.#settings.of("answer");
     if (system) messages.unshift({ role: "system", content: String(system) });
@@ -266,12 +267,25 @@ export class Talk {
   /** @param {string} id of the answer that was stopped or ended by its length */
   async #goOn(id) {
     const answer = this.#open.branches.get(id);
-    if (!answer || this.#unfinished?.id !== id) return;
-    const { handle, full } = this.#unfinished;
-    this.#unfinished = null;
-    this.#slides ||= full;
+    if (!answer || this.#open.branches.head !== id) return;
+    const from = this.#unfinished?.id === id ? { continues: this.#unfinished.handle } : this.#begun(answer);
+    this.forgetUnfinished();
+    this.#slides ||= answer.finish === "context.full";
     this.#transcript.reply(answer.id).begin();
-    await this.#respond(answer, { continues: handle }, [], answer.id);
+    await this.#respond(answer, from, [], answer.id);
+  }
+
+  /**
+   * Of an answer by another model or on an earlier visit there is only the text.
+   *
+   * @param {Message} answer the last one
+   * @returns {From}
+   */
+  #begun({ reasoning }) {
+    const messages = this.messages;
+    const last = /** @type {Told} */ (messages.at(-1));
+    if (reasoning) last.reasoning_content = reasoning;
+    return { messages, continue_final_message: true };
   }
 
   /**
@@ -349,9 +363,9 @@ export class Talk {
     if (open !== this.#open) return;
     this.#isAnswering = false;
     if (answer.finish && handle !== undefined && hasText(answer)) {
-      this.#unfinished = { id: answer.id, handle, full: code === "context.full" };
+      this.#unfinished = { id: answer.id, handle };
     }
-    this.#transcript.end(answer, open.branches, this.#unfinished !== null);
+    this.#transcript.end(answer, open.branches);
     const speed = { ttft_ms: timing?.ttft_ms, tokens_per_s: timing?.decode_tokens_per_s };
     this.#host.showStats({ ...speed, tokens: answer.tokens });
     this.#host.setState(finish_reason === "cancelled" ? "stopped" : "ready");
@@ -373,7 +387,7 @@ export class Talk {
     if (isShown) this.#isAnswering = false;
     if (hasText(answer)) {
       this.#keep(this.#store.write(answer));
-      if (isShown) this.#transcript.end(answer, open.branches, false);
+      if (isShown) this.#transcript.end(answer, open.branches);
     } else {
       open.branches.withdraw(added, before);
       if (open.branches.isEmpty) open.isKept = false;

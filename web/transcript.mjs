@@ -45,10 +45,9 @@ export class Transcript {
    * Shows the path through the branches.
    *
    * @param {Branches} branches
-   * @param {string} [unfinished] id of the answer that can go on
    * @param {number} [same] messages at its beginning that stay as they are: one may be edited just now
    */
-  show(branches, unfinished, same = 0) {
+  show(branches, same = 0) {
     for (const shown of /** @type {HTMLElement[]} */ ([...this.#log.children]).slice(same)) {
       this.#replies.delete(shown.dataset.message ?? "");
       shown.remove();
@@ -56,7 +55,7 @@ export class Transcript {
     this.#place = document.createDocumentFragment();
     for (const message of branches.path.slice(same)) {
       const shown = this.append(message, branches);
-      if (shown instanceof ReplyView) this.end(message, branches, message.id === unfinished);
+      if (shown instanceof ReplyView) this.end(message, branches);
     }
     this.#log.append(this.#place);
     this.#place = this.#log;
@@ -83,17 +82,16 @@ export class Transcript {
   }
 
   /**
-   * The answer is whole, as far as it goes.
+   * The answer is whole, as far as it goes. The last one can go on if it did not end by itself.
    *
    * @param {Message} message
    * @param {Branches} branches
-   * @param {boolean} canGoOn
    */
-  end(message, branches, canGoOn) {
+  end(message, branches) {
     const reply = this.reply(message.id);
     reply.end(message);
-    if (canGoOn) {
-      this.forgetUnfinished(); // only the last answer can go on
+    const canGoOn = message.finish && (message.content || message.reasoning);
+    if (canGoOn && message.id === branches.head) {
       reply.foot.append(this.#needing("ask", "continue", () => this.#actions.goOn(message)));
     }
     if (message.content) reply.foot.append(copyButton(() => message.content));
@@ -103,7 +101,8 @@ export class Transcript {
     this.#follow();
   }
 
-  forgetUnfinished() {
+  /** The last answer has an end: something follows it. */
+  close() {
     this.#log.querySelector("[data-testid=continue]")?.remove();
   }
 

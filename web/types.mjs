@@ -82,6 +82,8 @@
  *   hints mean nothing
  * @property {string} [model] as `load` was given it; the one loaded last if absent
  * @property {ChatMessage[]} [messages] needed, unless `continues` is given
+ * @property {boolean} [continue_final_message] the last message is the beginning of the answer, which
+ *   is its rest; with `reasoning_content`, what was thought before
  * @property {import("../worker/protocol.mjs").Tool[]} [tools] for models whose template has a place
  *   for them; the model's calls come as the text that it writes
  * @property {number} [continues] `octavo.handle` of an answer that was stopped or ended by its
@@ -109,7 +111,8 @@
  * @property {boolean} [stream] in chunks, as it comes
  * @property {AbortSignal} [signal] an abort ends the answer as `stop()` does
  *
- * @typedef {Omit<CompletionOptions, "messages" | "tools" | "logprobs" | "top_logprobs">} SharedOptions
+ * @typedef {"messages" | "continue_final_message" | "tools" | "logprobs" | "top_logprobs"} OfMessages
+ * @typedef {Omit<CompletionOptions, OfMessages>} SharedOptions
  *
  * @typedef {object} TextFields
  * @property {string | number[]} [prompt] a raw text, in which control tokens may be written out, or

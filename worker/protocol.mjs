@@ -141,6 +141,8 @@
  * @property {"generate"} kind
  * @property {string} [model] as `load` was given it; the one loaded last if absent
  * @property {Message[]} [messages]
+ * @property {boolean} [continue_final_message] the last message is the assistant's, and the beginning
+ *   of the answer, which is its rest
  * @property {string | number[]} [prompt] instead of messages: a text, in which control tokens may be
  *   written out, behind the token that the model wants at the beginning; or token ids, as they are
  * @property {Tool[]} [tools] refused if the model's chat template has no place for them

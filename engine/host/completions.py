@@ -15,9 +15,8 @@ from engine.fields import FIELDS, own_fields
 # What a request may say goes to the engine as it is, which checks it; but nobody goes on with
 # another one's answer.
 SENT = frozenset(FIELDS["generate"]) - {"model", "prompt", "continues"}
-TAKEN = frozenset({"model", "stream", "max_completion_tokens"})  # here, and does not go there
-# vLLM's, which engine/remote.py sends with a continuation: here that is answered anew.
-TOLERATED = frozenset({"add_generation_prompt", "continue_final_message"})
+# Here, and does not go there. vLLM wants to be told that an answer which goes on has no new turn.
+TAKEN = frozenset({"model", "stream", "max_completion_tokens", "add_generation_prompt"})
 
 
 def generate_fields(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,7 +24,11 @@ def generate_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     there are not."""
     said = {name: value for name, value in body.items() if value is not None}
     said = own_fields("generate", said)
-    check_names(said, SENT | TAKEN | TOLERATED)
+    check_names(said, SENT | TAKEN)
+    goes_on = said.get("continue_final_message") is True
+    if said.get("add_generation_prompt", not goes_on) is goes_on:
+        wanted = f"{not goes_on} where continue_final_message is {goes_on}".lower()
+        raise wrong_field("add_generation_prompt", wanted, goes_on)
     fields = {name: value for name, value in said.items() if name in SENT}
     if "max_completion_tokens" in said:
         fields["max_tokens"] = said["max_completion_tokens"]

@@ -128,6 +128,12 @@ def test_continue(tiny: Chat) -> None:
     tiny.until(f"document.querySelector('.answer').innerText.length > {len(short)}")
     tiny.wait_for("ready")
     assert tiny.page.get_by_test_id("answer").count() == 1
+    tiny.page.reload()  # from here on there is only its text
+    short = tiny.wait_for("ready").answer
+    tiny.hook("continue").click()
+    tiny.until(f"document.querySelector('.answer').innerText.length > {len(short)}")
+    assert tiny.wait_for("ready").answer.startswith(short.rstrip("\ufffd"))
+    assert tiny.page.get_by_test_id("answer").count() == 1
     tiny.ask("And now?")
     assert tiny.page.get_by_test_id("continue").count() == 1, "only the last answer can go on"
 
@@ -141,6 +147,10 @@ def test_continue(tiny: Chat) -> None:
         SHIP["messages"],
     )
     assert ids == SHIP["ids"][:50]
+    first = tiny.complete(SHIP["messages"], max_tokens=4)["choices"][0]["message"]
+    begun = [*SHIP["messages"], first]
+    rest = tiny.complete(begun, max_tokens=30, continue_final_message=True)
+    assert rest["octavo"]["ids"] == SHIP["ids"][4:34]
 
 
 def test_two_tabs(tiny: Chat, open_chat: Open) -> None:
@@ -302,6 +312,13 @@ def test_an_answer_that_is_cut_in_its_reasoning_goes_on_there(thinker: Chat) -> 
     thinker.hook("continue").click()
     longer = thinker.until(f"{text}.length > {len(first)} && {text}")
     assert longer.startswith(first.rstrip("\ufffd"))
+    thinker.wait_for("ready")
+    assert thinker.page.get_by_test_id("reasoning").count() == 1
+    thinker.page.reload()
+    thinker.wait_for("ready")
+    first = thinker.page.evaluate(text)
+    thinker.hook("continue").click()
+    assert thinker.until(f"{text}.length > {len(first)} && {text}").startswith(first[:20])
     thinker.wait_for("ready")
     assert thinker.page.get_by_test_id("reasoning").count() == 1
 

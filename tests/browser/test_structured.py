@@ -57,6 +57,13 @@ def test_json_of_a_schema(open_chat: Callable[..., Chat], device: str) -> None:
         assert list(got) == ["name", "kind", "count", "tags"]
         assert len(got["name"]) <= 12 and got["kind"] in ("cat", "dög") and 0 <= got["count"] <= 99
         assert 1 <= len(got["tags"]) <= 3 and {type(tag) for tag in got["tags"]} == {bool}
+    begun = [*MESSAGES, {"role": "assistant", "content": '{"name": "a", "kind": "d'}]
+    options = {"response_format": format_of(SCHEMA), "continue_final_message": True}
+    rest = chat.complete(begun, **options)["choices"][0]["message"]["content"]
+    got = json.loads(begun[-1]["content"] + rest)
+    assert (got["name"], got["kind"]) == ("a", "dög")
+    with pytest.raises(Exception, match="No token fits"):
+        chat.complete([*MESSAGES, {"role": "assistant", "content": "No"}], **options)
     assert ask(format_of({"const": 17}))["message"]["content"] == "17"
     assert ask({"type": "json_object"}, max_tokens=1)["message"]["content"] == "{"
     # A schema that cannot be read ends its own answer and nothing else.

@@ -186,6 +186,21 @@ def test_hints_mean_nothing_here(server: ApiServer) -> None:
     assert ask(server, **hints, **neutral).octavo["ids"] == SHIP["ids"]
 
 
+def test_an_answer_goes_on_where_a_message_ends(server: ApiServer) -> None:
+    whole = ask(server, max_tokens=20).choices[0].message.content
+    first = ask(server, max_tokens=4).choices[0].message.content
+    begun = [*SHIP["messages"], {"role": "assistant", "content": first}]
+    vllm = {"continue_final_message": True, "add_generation_prompt": False}
+    rest = client(server).chat.completions.create(
+        model="tiny", messages=begun, max_tokens=16, extra_body=vllm
+    )
+    assert first + rest.choices[0].message.content == whole
+    for one, other in ((True, True), (False, False), (None, False)):
+        wrong = {"continue_final_message": one, "add_generation_prompt": other}
+        status, _, answer = post(server, json.dumps({"messages": begun, **wrong}).encode())
+        assert status == 400 and b"add_generation_prompt should be" in answer
+
+
 def test_what_a_page_sends_to_a_server_is_taken(server: ApiServer) -> None:
     """By engine/remote.py, with all that it can say."""
     config = GenerateConfig(

@@ -102,6 +102,7 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "messages": lambda value: False,  # of what JUNK makes
         "prompt": lambda value: value is None,  # messages are there
         "continues": lambda value: value is None,  # there is nothing to continue
+        "continue_final_message": is_one_of(None, False),  # the last one is a question
         "model": is_one_of(None, ""),  # the default one is loaded
         "max_tokens": is_whole(1, 1 << 20),
         "stop": is_stop,

@@ -175,10 +175,20 @@ def _endless(fetch: Any, body: dict[str, Any]) -> Any:
 def test_an_answer_goes_on_where_the_server_can(server: ApiServer) -> None:
     async def work(client: Client) -> None:
         await client.ask("load", device="remote", remote=remote(server))
-        first = await client.ask("generate", messages=SHIP["messages"], max_tokens=5)
+        first = await client.ask("generate", messages=SHIP["messages"], max_tokens=4)
         assert first["finish_reason"] == "length"
         more = await client.ask("generate", continues=first["handle"], max_tokens=5)
-        assert more["text"] and more["handle"] != first["handle"]
+        whole = await client.ask("generate", messages=SHIP["messages"], max_tokens=9)
+        assert first["text"] + more["text"] == whole["text"]
+        assert more["handle"] != first["handle"]
+        begun = [*SHIP["messages"], {"role": "assistant", "content": first["text"][:5]}]
+        asked = {"messages": begun, "continue_final_message": True, "max_tokens": 1}
+        some = await client.ask("generate", **asked)
+        rest = await client.ask("generate", continues=some["handle"], max_tokens=2)
+        assert first["text"][:5] + some["text"] + rest["text"] == first["text"]
+        begun[-1] |= {"content": "", "reasoning_content": "Why"}
+        with pytest.raises(OctavoError, match="within its think part"):
+            await client.ask("generate", **asked)
         await client.ask("reset")
         with pytest.raises(OctavoError, match="no answer") as refused:
             await client.ask("generate", continues=more["handle"])
