@@ -52,8 +52,10 @@ export class Transcript {
       this.#replies.delete(shown.dataset.message ?? "");
       shown.remove();
     }
+    const rest = branches.path.slice(same);
+    if (rest.length) this.close();
     this.#place = document.createDocumentFragment();
-    for (const message of branches.path.slice(same)) {
+    for (const message of rest) {
       const shown = this.append(message, branches);
       if (shown instanceof ReplyView) this.end(message, branches);
     }
@@ -101,7 +103,7 @@ export class Transcript {
     this.#follow();
   }
 
-  /** The last answer has an end: something follows it. */
+  /** Something follows the answer that could go on. */
   close() {
     this.#log.querySelector("[data-testid=continue]")?.remove();
   }

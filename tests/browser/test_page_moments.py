@@ -225,6 +225,16 @@ def test_another_tab_disturbs_neither_editing_nor_reading(chat: Chat, other: Cha
     assert chat.page.evaluate("document.querySelector('#scroll').scrollTop") < 100
 
 
+def test_what_another_tab_has_asked_ends_the_answer_before_it(chat: Chat, other: Chat) -> None:
+    begun(chat).hook("stop").click()
+    chat.wait_for("stopped")
+    other.page.get_by_test_id("conversation-open").first.click()
+    other.until("document.querySelector('[data-testid=continue]')")
+    other.ask("sea")
+    chat.until("document.querySelectorAll('[data-testid=answer]').length === 2")
+    assert chat.page.get_by_test_id("continue").count() == 0
+
+
 def test_a_conversation_that_is_gone_is_not_renamed(chat: Chat, other: Chat) -> None:
     chat.ask("mine")
     chat.page.get_by_test_id("conversation-more").first.click()
