@@ -41,7 +41,7 @@ def check_messages(request: Mapping[str, Any], goes_on: bool = False) -> list[di
         _message(message, f"messages[{i}]")
         for i, message in enumerate(_list(request.get("messages"), "messages"))
     ]
-    if not messages or _says_nothing(messages[-1]):
+    if not messages or _says_nothing(messages[-1], goes_on):
         raise OctavoError("prompt.empty", hint="Type a message first.")
     last = messages[-1]
     if goes_on and (last["role"] != "assistant" or "tool_calls" in last):
@@ -63,9 +63,10 @@ def check_tools(request: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     return tools or None
 
 
-def _says_nothing(message: dict[str, Any]) -> bool:
-    """A tool may well answer with nothing, and an answer may not be past its think part."""
-    speaks = message["role"] == "tool" or "tool_calls" in message or "reasoning_content" in message
+def _says_nothing(message: dict[str, Any], goes_on: bool) -> bool:
+    """A tool may well answer with nothing, and an answer that goes on may still be thinking."""
+    speaks = message["role"] == "tool" or "tool_calls" in message
+    speaks = speaks or (goes_on and "reasoning_content" in message)
     return not speaks and not message["content"].strip()
 
 

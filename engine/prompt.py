@@ -101,12 +101,14 @@ class Prompts:
         reasoning = self._reasoning_after(text)
         if not goes_on:
             return Prompt(ids, reasoning, strip_space=self._special.space_prefix)
-        pieces = marks.cut(self._turn(said[-1], self._opens_thinking(text)))
-        answered = await self._ids_of(pieces, continues=text[-1:].isspace())
-        reasoning.push("".join(pieces))
-        reasoning.flush()  # it was told already
-        tail = messages[-1]["content"][-MAX_STOP:]
-        return Prompt(ids + answered, reasoning, len(answered), tail=tail)
+        thought, content = self._thought(said[-1], text), said[-1]["content"]
+        ids += await self._ids_behind(text, thought, marks)
+        answered = await self._ids_behind(thought or text, content, marks)
+        # It was told already; stop strings look at what is past the think part.
+        told = [reasoning.push("".join(marks.cut(thought + content))), reasoning.flush()]
+        tail = "".join(answer for _, answer in told)[-MAX_STOP:]
+        strips = self._special.space_prefix and not (thought or content)
+        return Prompt(ids + answered, reasoning, len(answered), tail=tail, strip_space=strips)
 
     async def _ids_of(self, pieces: list[str], continues: bool = False) -> list[int]:
         """The ids of a text in pieces, which may continue another."""
@@ -116,16 +118,27 @@ class Prompts:
             ids += await self._encoder.encode(joint + piece if i or continues else piece)
         return ids
 
-    def _turn(self, message: dict[str, Any], is_thinking: bool) -> str:
-        """What the model had written when it had said so much; ``is_thinking``: the template has
-        opened the think part before."""
-        content: str = message["content"]
+    async def _ids_behind(self, before: str, text: str, marks: _Marks) -> list[int]:
+        """The ids of a text that was written behind another. White space there takes the place of
+        the tokenizer's own space, unless a control token has swallowed it."""
+        last = marks.cut(before)[-1]
+        continues = self._special.space_prefix and last != last.rstrip()
+        if continues:
+            encode = self._encoder.encode
+            continues = await encode(last) != await encode(last.rstrip())
+        return await self._ids_of(marks.cut(text), continues) if text else []
+
+    def _thought(self, message: dict[str, Any], prompt: str) -> str:
+        """The think part as the model had written it behind the prompt, which may have opened it;
+        closed, if something follows."""
         if not self._reasons:
-            return content
-        thought: str = message.get("reasoning_content", "")
-        opening = f"{THINK_OPEN}\n" if thought and not is_thinking else ""
-        closing = f"\n{THINK_CLOSE}\n\n" if content and (thought or is_thinking) else ""
-        return f"{opening}{thought}{closing}{content}"
+            return ""
+        is_open, thought = self._opens_thinking(prompt), message.get("reasoning_content", "")
+        opening = "" if prompt[-1:].isspace() else "\n"
+        opening = opening if is_open else f"{THINK_OPEN}\n"
+        thought = f"{opening}{thought}" if thought else ""
+        closing = f"\n{THINK_CLOSE}\n\n" if message["content"] and (thought or is_open) else ""
+        return f"{thought}{closing}"
 
     def _check_place(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None

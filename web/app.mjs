@@ -50,6 +50,7 @@ const talk = new Talk(octavo, store, settings, byId("log"), stickToBottom(byId("
   showStats: (news) => stats.show(news),
   showError,
   hideError: notices.hideError,
+  canSlide: () => loaded?.device.kind !== "remote",
   giveBack,
   records,
   gone: reset,

@@ -6,6 +6,7 @@ import { Branches, newId } from "./branches.mjs";
 import { OctavoError } from "./client.mjs";
 import { t } from "./locale.mjs";
 import { titleOf } from "./exchange.mjs";
+import { hold, isHeld } from "./held.mjs";
 import { receive } from "./receiving.mjs";
 import { remember, remembered } from "./remembered.mjs";
 import { Transcript } from "./transcript.mjs";
@@ -25,6 +26,7 @@ import { Transcript } from "./transcript.mjs";
  * @property {(news: import("./stats.mjs").News) => void} showStats
  * @property {(error: unknown, canRetry?: boolean) => void} showError
  * @property {() => void} hideError
+ * @property {() => boolean} canSlide whether the loaded model can drop its oldest tokens
  * @property {(question: Message) => void} giveBack a question without any answer
  * @property {import("./records.mjs").Records} records
  * @property {() => void} gone the open conversation was deleted
@@ -177,16 +179,18 @@ export class Talk {
     if (this.#isAnswering) return;
     const branches = new Branches(id, whole.messages, open.branches.head);
     if (JSON.stringify(branches) === JSON.stringify(open.branches)) return;
-    if (branches.head !== this.#unfinished?.id) this.forgetUnfinished();
+    const [same, count] = [branches.alike(open.branches), open.branches.path.length];
+    if (same < count) this.forgetUnfinished(); // it may have gone on there
     this.#open = { branches, isKept: true };
-    this.#shown(branches.alike(open.branches));
+    this.#shown(branches.path.length < count ? Math.min(same, branches.path.length - 1) : same);
   }
 
   /** @param {Open} open */
   #enter(open) {
     this.#open = open;
     this.#opening = null;
-    this.#unfinished = null;
+    this.#slides = false;
+    this.forgetUnfinished();
     this.#isAnswering = false;
     this.#shown();
     this.#remember();
@@ -266,8 +270,9 @@ export class Talk {
 
   /** @param {string} id of the answer that was stopped or ended by its length */
   async #goOn(id) {
+    if (await isHeld(id)) return this.#transcript.close(); // another tab is at it, and shows its end
     const answer = this.#open.branches.get(id);
-    if (!answer || this.#open.branches.head !== id) return;
+    if (!answer || this.#open.branches.head !== id || this.#isAnswering) return;
     const from = this.#unfinished?.id === id ? { continues: this.#unfinished.handle } : this.#begun(answer);
     this.forgetUnfinished();
     this.#slides ||= answer.finish === "context.full";
@@ -301,7 +306,7 @@ export class Talk {
       sampling.seed = (Number(sampling.seed ?? 0) + again) % SEEDS;
       sampling.temperature ??= this.#settings.recommended.temperature ?? AGAIN_TEMPERATURE;
     }
-    if (this.#slides) sampling.context_full = "slide";
+    if (this.#slides && this.#host.canSlide()) sampling.context_full = "slide";
     return sampling;
   }
 
@@ -320,12 +325,18 @@ export class Talk {
     this.#host.hideError();
     this.#host.setState("generating");
     const { length } = reply.readable;
+    const { content, reasoning, finish } = answer;
+    const release = hold(answer.id);
     try {
       const last = await this.#stream(answer, reply, from);
       this.#finish(open, answer, last);
       if (open === this.#open) announceEnd(reply.readable.slice(length), answer.finish);
     } catch (error) {
+      // where nothing has come, it ended as before
+      if (answer.content === content && answer.reasoning === reasoning) answer.finish = finish;
       this.#fail(open, answer, error, added, before);
+    } finally {
+      release();
     }
     // another tab has changed it, or it was left and opened again before its answer had ended
     if (this.#isStale || open !== this.#open) await this.refresh(open.branches.conversation);

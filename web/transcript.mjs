@@ -92,7 +92,7 @@ export class Transcript {
   end(message, branches) {
     const reply = this.reply(message.id);
     reply.end(message);
-    const canGoOn = message.finish && (message.content || message.reasoning);
+    const canGoOn = message.finish && (message.content.trim() || message.reasoning);
     if (canGoOn && message.id === branches.head) {
       reply.foot.append(this.#needing("ask", "continue", () => this.#actions.goOn(message)));
     }

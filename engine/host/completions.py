@@ -25,10 +25,10 @@ def generate_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     said = {name: value for name, value in body.items() if value is not None}
     said = own_fields("generate", said)
     check_names(said, SENT | TAKEN)
-    goes_on = said.get("continue_final_message") is True
-    if said.get("add_generation_prompt", not goes_on) is goes_on:
-        wanted = f"{not goes_on} where continue_final_message is {goes_on}".lower()
-        raise wrong_field("add_generation_prompt", wanted, goes_on)
+    is_new = said.get("continue_final_message") is not True
+    if said.get("add_generation_prompt", is_new) is not is_new:
+        wanted = "false with continue_final_message, and true without"
+        raise wrong_field("add_generation_prompt", wanted, said["add_generation_prompt"])
     fields = {name: value for name, value in said.items() if name in SENT}
     if "max_completion_tokens" in said:
         fields["max_tokens"] = said["max_completion_tokens"]

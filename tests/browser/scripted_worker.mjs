@@ -22,9 +22,17 @@ function tokensFor(question) {
   return [...reasoning.map((text) => ["reasoning", text]), ...answer.map((text) => ["delta", text])];
 }
 
-async function generate({ id, messages = [], continues }) {
+/** The rest of an answer, of which only the text is known. */
+function restOf(messages) {
+  const [question, begun] = messages.slice(-2).map(({ content }) => content);
+  const text = tokensFor(question).filter(([kind]) => kind === "delta").map(([, each]) => each).join("");
+  return text.slice(begun.length).match(/[\s\S]{1,4}/g).map((each) => ["delta", each]);
+}
+
+async function generate({ id, messages = [], continues, continue_final_message }) {
   const question = messages.at(-1)?.content ?? "";
-  const tokens = rests.get(continues) ?? tokensFor(question);
+  const begun = continue_final_message ? restOf(messages) : rests.get(continues);
+  const tokens = begun ?? tokensFor(question);
   let [isStopped, sent] = [false, 0];
   running.set(id, () => (isStopped = true));
   const start = performance.now();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,9 +107,10 @@ def begun(chat: Chat, title: str = "saga") -> Chat:
     return chat
 
 
-def opened(chat: Chat, title: str) -> None:
+def opened(chat: Chat, title: str, question: str = "") -> None:
     chat.page.get_by_test_id("conversation-open").filter(has_text=title).first.click()
-    chat.until(f"document.querySelector('[data-testid=question]')?.innerText === '{title}'")
+    asked = question or title
+    chat.until(f"document.querySelector('[data-testid=question]')?.innerText === '{asked}'")
 
 
 def test_an_answer_that_went_on_to_its_end_does_not_go_on(chat: Chat) -> None:
@@ -223,6 +225,54 @@ def test_another_tab_disturbs_neither_editing_nor_reading(chat: Chat, other: Cha
     assert chat.hook("edit-text").input_value() == "another story"
     assert chat.page.evaluate("document.activeElement.dataset.testid") == "edit-text"
     assert chat.page.evaluate("document.querySelector('#scroll').scrollTop") < 100
+
+
+def test_an_answer_goes_on_that_another_tab_has_led_on(chat: Chat, other: Chat) -> None:
+    begun(chat).hook("stop").click()
+    short = chat.wait_for("stopped").answer
+    other.page.get_by_test_id("conversation-open").first.click()
+    other.hook("continue").click()
+    other.until(f"document.querySelector('.answer').innerText.length > {len(short) + 20}")
+    other.hook("stop").click()
+    longer = other.wait_for("stopped").answer
+    chat.until(f"document.querySelector('.answer').innerText.length >= {len(longer)}")
+    chat.hook("continue").click()
+    chat.until(f"document.querySelector('.answer').innerText.length > {len(longer) + 20}")
+    chat.hook("stop").click()
+    assert (STORY * 20).startswith(chat.wait_for("stopped").answer)
+
+
+def test_an_answer_that_another_tab_is_at_is_let_be(chat: Chat, other: Chat) -> None:
+    begun(chat)
+    opened(other, "saga")
+    other.hook("continue").click()  # what is kept meanwhile looks like an answer that was stopped
+    other.until("!document.querySelector('[data-testid=continue]')")
+    assert (other.state, chat.state) == ("ready", "generating")
+    chat.hook("stop").click()
+    chat.wait_for("stopped")
+    other.hook("continue").click()
+    other.wait_for("generating")
+    other.hook("stop").click()
+    assert (STORY * 20).startswith(other.wait_for("stopped").answer)
+
+
+def test_an_answer_that_could_not_go_on_ended_as_before(chat: Chat) -> None:
+    question = {"id": "a", "parent": None, "role": "user", "content": "Go", "created": 1}
+    answer = {"id": "b", "parent": "a", "role": "assistant", "content": "Well", "created": 2}
+    whole = {"id": "c", "title": "full", "created": 1, "updated": 2, "head": "b"}
+    whole["messages"] = [question, answer | {"finish": "context.full"}]
+    text = json.dumps({"format": "octavo.conversations", "version": 1, "conversations": [whole]})
+    file = {"name": "some.json", "mimeType": "application/json", "buffer": text.encode()}
+    chat.page.set_input_files("[data-testid=import-file]", file)
+    opened(chat, "full", "Go")
+    chat.page.evaluate(GATE)
+    chat.hook("continue").click()
+    chat.wait_for("generating")
+    chat.page.evaluate("go('prompt.too_long')")
+    assert chat.error_code() == "prompt.too_long"
+    assert "context is full" in chat.page.locator(".finish").inner_text()
+    chat.page.reload()
+    assert "context is full" in chat.wait_for("ready").page.locator(".finish").inner_text()
 
 
 def test_what_another_tab_has_asked_ends_the_answer_before_it(chat: Chat, other: Chat) -> None:

@@ -195,7 +195,7 @@ def test_an_answer_goes_on_where_a_message_ends(server: ApiServer) -> None:
         model="tiny", messages=begun, max_tokens=16, extra_body=vllm
     )
     assert first + rest.choices[0].message.content == whole
-    for one, other in ((True, True), (False, False), (None, False)):
+    for one, other in ((True, True), (False, False), (None, False), (None, 1)):
         wrong = {"continue_final_message": one, "add_generation_prompt": other}
         status, _, answer = post(server, json.dumps({"messages": begun, **wrong}).encode())
         assert status == 400 and b"add_generation_prompt should be" in answer

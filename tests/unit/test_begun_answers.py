@@ -24,7 +24,7 @@ DATA = TINY.read_bytes()
 METADATA = read_header(DATA, len(DATA)).metadata
 ENCODER = open_native(tokenizer_json(METADATA))
 THINKS = "{# knows <think> #}" + CHATML
-OPENS = CHATML + "<think>\n"
+OPENS = CHATML + "{{ '<think>\\n' }}"
 CALLS = {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
 
 
@@ -65,21 +65,33 @@ def test_what_was_said_is_no_control_token() -> None:
         (OPENS, said("", "why"), "why", "within"),
         (OPENS, said("a", "why"), "why\n</think>\n\na", "past"),
         (OPENS, said("a"), "\n</think>\n\na", "past"),
+        (CHATML + "<think>", said("", "why"), "\nwhy", "within"),
     ],
 )
 def test_reasoning_is_where_the_model_had_it(
     template: str, message: dict[str, Any], turn: str, place: str
 ) -> None:
     begun = encoded(template, *HELLO, message, goes_on=True)
-    assert begun.ids[begun.begins :] == ENCODER.ids(turn)
+    asked = encoded(template, *HELLO)
+    head, content = turn.removesuffix(message["content"]), message["content"]
+    assert begun.ids[len(asked.ids) :] == ENCODER.ids(head) + ENCODER.ids(content)
+    assert begun.ids[begun.begins :] == ENCODER.ids(content), "a grammar looks at this"
+    assert begun.tail == content
     told: tuple[str, str] = begun.reasoning.push(" more")
     expected: Reasoning = Reasoning("within" if place == "within" else "past")
     assert [bool(part) for part in told] == [bool(part) for part in expected.push("x")]
 
 
-@pytest.mark.parametrize(("opening", "joint"), [("<|user|>\n", CONTINUES), ("[/INST]", "")])
-def test_a_space_comes_where_none_is(opening: str, joint: str) -> None:
-    metadata = piece_metadata()
+@pytest.mark.parametrize(
+    ("family", "opening", "joint"),
+    [
+        ("llama", "<|user|>\n", CONTINUES),
+        ("llama", "[/INST]", ""),
+        ("phi3", "<|user|>\n", ""),  # its control tokens swallow white space
+    ],
+)
+def test_a_space_comes_where_none_is(family: str, opening: str, joint: str) -> None:
+    metadata = {**piece_metadata(), "general.architecture": family}
     encoder = open_native(tokenizer_json(metadata))
     chat = ChatTemplate("{{ messages[0].content }}" + opening + "{{ '' }}", "", "")
     prompts = Prompts(chat, encoder, special_ids(metadata), control_texts(metadata))
@@ -87,6 +99,15 @@ def test_a_space_comes_where_none_is(opening: str, joint: str) -> None:
     assert begun.ids[begun.begins :] == encoder.ids(joint + "the sea")
     assert encoder.ids(CONTINUES + "the sea") != encoder.ids("the sea")
     assert not begun.strip_space
+    begun = asyncio.run(prompts.encode([*HELLO, said("", "why")], goes_on=True))
+    assert begun.strip_space, "it does not think, so nothing was said yet"
+
+
+def test_stop_strings_do_not_begin_in_the_think_part() -> None:
+    begun = encoded(THINKS, *HELLO, said("<think>\nI say hel"), goes_on=True)
+    assert begun.tail == ""
+    begun = encoded(THINKS, *HELLO, said("I say hel", "why"), goes_on=True)
+    assert begun.tail == "I say hel"
 
 
 async def asked(client: Client, **request: Any) -> dict[str, Any]:
@@ -164,6 +185,7 @@ def test_penalties_count_what_was_said() -> None:
     [
         ({"messages": HELLO}, "messages[0] should be the assistant's"),
         ({"messages": [*HELLO, said("")]}, "empty"),
+        ({"messages": [*HELLO, said("", "why")], "continue_final_message": False}, "empty"),
         (
             {"messages": [*HELLO, said("a") | CALLS]},
             "messages[1] should be the assistant's, without",
