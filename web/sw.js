@@ -39,7 +39,15 @@ sw.addEventListener("fetch", (event) => {
 
 /** Fetches the version that the server has, unless it is here. */
 async function update() {
-  const { version, files } = await published();
+  try {
+    await bring(await published());
+  } finally {
+    if (isRemoved) await forget(); // what was kept since the page deleted everything
+  }
+}
+
+/** @param {{version: string, files: Record<string, string>}} published */
+async function bring({ version, files }) {
   const name = VERSION_PREFIX + version;
   if (!(await isWhole(name))) {
     const cache = await caches.open(name);
@@ -49,6 +57,13 @@ async function update() {
   }
   const used = await pointer();
   if (!used || !(await isWhole(used))) await use(name);
+}
+
+/** Deletes all that is kept of the app. */
+async function forget() {
+  const names = (await caches.keys()).filter((name) =>
+    name === POINTER_CACHE || name.startsWith(VERSION_PREFIX));
+  await Promise.all(names.map((name) => caches.delete(name)));
 }
 
 /** @returns {Promise<{version: string, files: Record<string, string>}>} SHA-256 of files, or "" */

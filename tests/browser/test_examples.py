@@ -183,7 +183,7 @@ def test_the_editor_proposes_how_the_text_goes_on(open_example: Callable[..., Ch
 
 
 def test_the_editors_bench_measures(open_example: Callable[..., Chat]) -> None:
-    chat = open_example("editor/bench.html?rate=60&keys=20", "Done.")
+    chat = open_example("editor/bench.html?rate=8&keys=20", "Done.")
     found = chat.page.evaluate("window.benchResult")
     assert found["keys"] == 20 and found["device"]["kind"] == "cpu"
     for figure in ("first_ms", "token_ms", "computed", "first_behind_ms"):

@@ -321,14 +321,26 @@ def test_the_list_of_models_may_differ_from_what_was_built(
     assert files["part.mjs"] == hashlib.sha256(deployed.files["part.mjs"]).hexdigest()
 
 
-def test_the_offline_copy_is_removed_while_it_is_made(profile: Any, deployed: Deployed) -> None:
+@pytest.mark.parametrize("path", ["precache.json", BIG])
+def test_the_offline_copy_is_removed_while_it_is_made(
+    profile: Any, deployed: Deployed, path: str
+) -> None:
+    """At its very beginning, and when some of it is here."""
     page = installed(profile, deployed)
     page.evaluate("caches.open('octavo-models').then((cache) => cache.put('m', new Response('m')))")
     deployed.deploy("B")
-    deployed.delay_s = 0.02
+    reached, removed = threading.Event(), threading.Event()
+
+    def wait(asked: str) -> None:
+        if asked == path:
+            reached.set()
+            removed.wait(10)
+
+    deployed.on_request = wait
     page.evaluate("void update()")
-    page.wait_for_timeout(60)
+    assert reached.wait(10)
     page.evaluate("import('./offline.mjs').then(({removeOffline}) => removeOffline())")
+    removed.set()
     page.wait_for_timeout(500)
     assert page.evaluate("caches.keys()") == ["octavo-models"], "models stay"
     page.reload()
