@@ -134,11 +134,13 @@ class Prompts:
         if not self._reasons:
             return ""
         is_open, thought = self._opens_thinking(prompt), message.get("reasoning_content", "")
-        opening = "" if prompt[-1:].isspace() else "\n"
-        opening = opening if is_open else f"{THINK_OPEN}\n"
-        thought = f"{opening}{thought}" if thought else ""
-        closing = f"\n{THINK_CLOSE}\n\n" if message["content"] and (thought or is_open) else ""
-        return f"{thought}{closing}"
+        if not (is_open or thought):
+            return ""
+        opening = f"{THINK_OPEN}\n"
+        if is_open:
+            opening = "" if prompt[-1:].isspace() else "\n"
+        begun = f"{opening}{thought}" if thought else ""
+        return f"{begun}\n{THINK_CLOSE}\n\n" if message["content"] else begun
 
     def _check_place(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None

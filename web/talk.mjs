@@ -179,10 +179,12 @@ export class Talk {
     if (this.#isAnswering) return;
     const branches = new Branches(id, whole.messages, open.branches.head);
     if (JSON.stringify(branches) === JSON.stringify(open.branches)) return;
-    const [same, count] = [branches.alike(open.branches), open.branches.path.length];
-    if (same < count) this.forgetUnfinished(); // it may have gone on there
+    const same = branches.alike(open.branches);
+    const [{ length: before }, { length }] = [open.branches.path, branches.path];
+    if (same < before) this.forgetUnfinished(); // it may have gone on there
     this.#open = { branches, isKept: true };
-    this.#shown(branches.path.length < count ? Math.min(same, branches.path.length - 1) : same);
+    // of a path that is shorter, the last message has become what it was not
+    this.#shown(length < before ? Math.max(0, Math.min(same, length - 1)) : same);
   }
 
   /** @param {Open} open */

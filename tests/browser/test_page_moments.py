@@ -256,6 +256,20 @@ def test_an_answer_that_another_tab_is_at_is_let_be(chat: Chat, other: Chat) -> 
     assert (STORY * 20).startswith(other.wait_for("stopped").answer)
 
 
+def test_a_question_that_another_tab_takes_back_leaves_the_answer_before_it(
+    chat: Chat, other: Chat
+) -> None:
+    begun(chat).hook("stop").click()
+    chat.wait_for("stopped")
+    opened(other, "saga")
+    other.page.evaluate(GATE)
+    other.send("rain")
+    chat.until("!document.querySelector('[data-testid=continue]')")
+    other.page.evaluate("go('engine.busy')")
+    chat.until("document.querySelector('[data-testid=continue]')")
+    assert (texts(chat, "question"), texts(other, "question")) == (["saga"], ["saga"])
+
+
 def test_an_answer_that_could_not_go_on_ended_as_before(chat: Chat) -> None:
     question = {"id": "a", "parent": None, "role": "user", "content": "Go", "created": 1}
     answer = {"id": "b", "parent": "a", "role": "assistant", "content": "Well", "created": 2}
